@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sim/core/parse_number.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 

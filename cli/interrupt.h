@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 

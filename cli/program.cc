@@ -21,7 +21,7 @@
 #include "cli/streams.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <system_error>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 

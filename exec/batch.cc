@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/rope_table.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <utility>
 
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/trained_precision.h"
 
 namespace shardwright::exec {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gathers, casts and reductions: what strategies put around the operations of the model.
 #include "exec/executor.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

@@ -2,7 +2,7 @@
 // The end of a step: gradient norm over all ranks, clipping, AdamW. And evaluation, which is the
 // beginning of one.
 #include "exec/executor.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

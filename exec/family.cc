@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/workspace.h"
 
 namespace shardwright::exec {

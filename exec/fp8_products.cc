@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "sim/core/arena.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
 namespace shardwright::exec {

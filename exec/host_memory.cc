@@ -6,7 +6,7 @@
 #include <new>
 
 #include "sim/core/arena.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sim/core/worker_pool.h"
+#include "sim/core/base/worker_pool.h"
 
 namespace shardwright::exec {
 namespace {

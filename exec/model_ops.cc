@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/bf16.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/memory_actions.h"
 
 namespace shardwright::exec {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::kernels {
 namespace {

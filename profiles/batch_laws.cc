@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/check.h"
-#include "sim/core/csv.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/csv.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -19,7 +19,7 @@
 #include "profiles/cost_group.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/observation.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 

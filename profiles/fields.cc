@@ -12,12 +12,12 @@
 #include <set>
 #include <type_traits>
 
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/nearest.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/parse_value.h"
-#include "sim/core/words.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/nearest.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/parse_value.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::profiles {
 namespace {

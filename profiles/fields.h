@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "profiles/cost_group.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/stack.h"
 
 namespace shardwright::profiles {

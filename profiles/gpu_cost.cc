@@ -11,10 +11,10 @@
 #include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
 #include "profiles/kept_file.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
-#include "sim/core/nearest.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/nearest.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "profiles/gpu_params.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 

@@ -8,7 +8,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/gpu_file.h"
-#include "sim/core/words.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "sim/core/error.h"
-#include "sim/core/parse_value.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_value.h"
 
 namespace shardwright::profiles {
 

@@ -2,7 +2,8 @@
 // What a long run meets besides its steps (failures, restarts, checkpoints) and the constants of
 // the critical batch: profiles/data/operations.json, each value with its source and date.
 //
-// tuner/goodput.h and tuner/critical_batch.h hold the formulas; a user's flags override the values.
+// tuner/runs/goodput.h and tuner/runs/critical_batch.h hold the formulas; a user's flags override
+// the values.
 #pragma once
 
 #include <filesystem>

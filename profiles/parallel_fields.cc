@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "profiles/stack_ranges.h"
+#include "sim/core/base/parse_value.h"
 #include "sim/core/parallelism.h"
-#include "sim/core/parse_value.h"
 
 namespace shardwright::profiles {
 namespace {

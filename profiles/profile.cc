@@ -12,8 +12,8 @@
 
 #include "profiles/cost_fields.h"
 #include "profiles/gpu_costs_of.h"
-#include "sim/core/error.h"
-#include "sim/core/nearest.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/nearest.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -15,7 +15,7 @@
 #include "profiles/fields.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/stack_file.h"
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/cluster.h"
 #include "sim/core/stack.h"
 

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "profiles/data_dir.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::sim {

@@ -5,7 +5,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::sim {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "sim/accounting.h"
 #include "sim/check_modelled.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/seconds.h"
 #include "sim/core/placement.h"
-#include "sim/core/seconds.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/scale.h"
 #include "sim/engine/engine.h"

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "profiles/model_parallel_uncertainty.h"
-#include "sim/core/error.h"
+#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "sim/core/base/error.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {

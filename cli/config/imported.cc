@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/parse_value.h"
+#include "sim/core/base/words.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/parallelism.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/parse_value.h"
-#include "sim/core/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cli/config/imported.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/words.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -9,9 +9,9 @@
 #include "cli/config/python_scope.h"
 #include "cli/config/python_values.h"
 #include "cli/config/setting.h"
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
-#include "sim/core/words.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli::settings_language {
 namespace {

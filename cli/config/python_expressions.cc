@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
 namespace {

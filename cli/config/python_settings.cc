@@ -23,7 +23,7 @@
 #include "cli/config/python_values.h"
 #include "cli/config/setting.h"
 #include "cli/config/setting_bounds.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
 namespace {

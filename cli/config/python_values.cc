@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "cli/config/python_scope.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli::settings_language {
 namespace {

@@ -8,7 +8,7 @@
 #include <cctype>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
 namespace {

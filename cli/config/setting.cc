@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "cli/config/setting_bounds.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
 namespace settings_language {

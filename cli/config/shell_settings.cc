@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cli/config/setting.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
 namespace {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "profiles/usual_stack.h"
-#include "sim/core/error.h"
+#include "profiles/ledger/usual_stack.h"
+#include "sim/core/base/error.h"
 #include "sim/core/plan_json.h"
-#include "tuner/lighter_training.h"
+#include "tuner/advice/lighter_training.h"
 
 namespace shardwright::cli {
 namespace {

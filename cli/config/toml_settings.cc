@@ -25,7 +25,7 @@
 #include <sstream>
 
 #include "cli/config/setting_bounds.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #endif
 
 namespace shardwright::cli::settings_language {

@@ -10,7 +10,7 @@
 #include "cli/config/imported.h"
 #include "cli/config/trainer_words.h"
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
 namespace {

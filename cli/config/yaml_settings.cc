@@ -7,7 +7,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "cli/config/setting_bounds.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #endif
 
 namespace shardwright::cli::settings_language {

@@ -2,7 +2,7 @@
 #include "cli/export/as_run.h"
 
 #include "profiles/profile.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/export/framework_plans.h"
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/rack.h"
 #include "sim/uncertainty/headroom.h"
-#include "tuner/scenarios.h"
+#include "tuner/advice/scenarios.h"
 
 namespace shardwright::cli {
 

@@ -7,7 +7,7 @@
 
 #include "cli/export/told.h"
 #include "sim/job.h"
-#include "tuner/tuning.h"
+#include "tuner/search/tuning.h"
 
 namespace shardwright::cli {
 

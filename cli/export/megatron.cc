@@ -12,7 +12,7 @@
 
 #include "cli/export/megatron_options.h"
 #include "cli/export/settings.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::cli {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "profiles/software_settings.h"
-#include "sim/core/error.h"
+#include "profiles/ledger/software_settings.h"
+#include "sim/core/base/error.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::cli {

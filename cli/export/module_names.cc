@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

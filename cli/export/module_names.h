@@ -21,7 +21,7 @@ struct ModuleNames {
   std::string_view head;         // "lm_head"
 };
 
-/// For every family that hf_families.h reads.
+/// For every family that families.h reads.
 const ModuleNames& module_names(const Model& model);
 
 }  // namespace shardwright::cli

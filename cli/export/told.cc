@@ -9,8 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "sim/core/error.h"
-#include "sim/core/words.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "cli/export/settings.h"
 #include "cli/export/torchtitan_options.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

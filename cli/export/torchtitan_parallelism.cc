@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "cli/export/torchtitan_options.h"
-#include "profiles/software_settings.h"
-#include "sim/core/error.h"
+#include "profiles/ledger/software_settings.h"
+#include "sim/core/base/error.h"
 #include "sim/pipeline/stages.h"
 
 namespace shardwright::cli {

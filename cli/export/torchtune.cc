@@ -9,7 +9,7 @@
 
 #include "cli/export/settings.h"
 #include "cli/export/trainer_yaml.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

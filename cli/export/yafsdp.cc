@@ -11,7 +11,7 @@
 
 #include "cli/export/module_names.h"
 #include "cli/export/settings.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

@@ -26,15 +26,15 @@
 #include "profiles/batch_laws.h"
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/fit/fit_attention.h"
 #include "sim/fit/fit_collectives.h"
 #include "sim/fit/fit_dispatch.h"
 #include "sim/fit/fit_gemm.h"
 #include "sim/fit/fit_steps.h"
 #include "sim/score/kernel_tables.h"
-#include "tuner/critical_batch_fit.h"
-#include "tuner/whole_run_score.h"
+#include "tuner/runs/critical_batch_fit.h"
+#include "tuner/runs/whole_run_score.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include <fmt/core.h>
 
-#include "profiles/usual_stack.h"
-#include "sim/core/error.h"
+#include "profiles/ledger/usual_stack.h"
+#include "sim/core/base/error.h"
 #include "sim/core/rack.h"
 #include "sim/core/trained_families.h"
 #include "sim/uncertainty/headroom.h"

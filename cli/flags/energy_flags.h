@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "cli/flags/command_line.h"
-#include "profiles/energy.h"
+#include "profiles/prices/energy.h"
 
 namespace shardwright::cli {
 

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "cli/flags/changed_plan.h"
+#include "profiles/ledger/usual_stack.h"
 #include "profiles/node_network.h"
-#include "profiles/power_limit.h"
-#include "profiles/usual_stack.h"
-#include "sim/core/error.h"
+#include "profiles/prices/power_limit.h"
+#include "sim/core/base/error.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/rack.h"
 

@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 
 #include "cli/flags/command_line.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 

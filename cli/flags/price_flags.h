@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "profiles/price_file.h"
-#include "tuner/offers.h"
+#include "profiles/prices/price_file.h"
+#include "tuner/size/offers.h"
 
 namespace shardwright::cli {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/core/error.h"
-#include "sim/core/nearest.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/nearest.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 namespace {

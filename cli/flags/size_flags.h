@@ -11,7 +11,7 @@
 #include "cli/flags/energy_flags.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/price_flags.h"
-#include "tuner/sizing_choice.h"
+#include "tuner/size/sizing_choice.h"
 
 namespace shardwright::cli {
 

@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "sim/core/error.h"
-#include "sim/core/words.h"
-#include "tuner/lighter_training.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
+#include "tuner/advice/lighter_training.h"
 
 namespace shardwright::cli {
 namespace {

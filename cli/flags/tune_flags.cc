@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cli/export/told.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
-#include "tuner/lighter_training.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
+#include "tuner/advice/lighter_training.h"
 
 namespace shardwright::cli {
 namespace {

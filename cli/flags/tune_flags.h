@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
-#include "tuner/tuning.h"
+#include "tuner/search/tuning.h"
 
 namespace shardwright::cli {
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "sim/core/nearest.h"
+#include "sim/core/base/nearest.h"
 
 namespace shardwright::cli {
 namespace {

@@ -19,10 +19,10 @@
 #include "cli/render/text/text.h"
 #include "cli/render/words/job_notes.h"
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/words.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/units.h"
-#include "sim/core/words.h"
 
 namespace shardwright::cli {
 namespace {

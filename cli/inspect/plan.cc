@@ -9,7 +9,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {

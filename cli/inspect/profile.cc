@@ -18,7 +18,7 @@
 #include "profiles/data_file.h"
 #include "profiles/gpu_costs_of.h"
 #include "profiles/gpu_file.h"
-#include "profiles/price.h"
+#include "profiles/prices/price.h"
 #include "profiles/stack_file.h"
 
 namespace shardwright::cli {

@@ -14,8 +14,8 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/text.h"
 #include "cli/render/words/plan.h"
-#include "sim/core/error.h"
-#include "tuner/run_cost.h"
+#include "sim/core/base/error.h"
+#include "tuner/runs/run_cost.h"
 
 namespace shardwright::cli {
 namespace {

@@ -16,7 +16,7 @@
 #ifdef SHARDWRIGHT_HAS_NCCL
 #include "exec/nccl/nccl_world.h"
 #endif
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

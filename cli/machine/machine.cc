@@ -13,7 +13,7 @@
 #include "cli/machine/processor.h"
 #include "cli/machine/program_path.h"
 #include "cli/machine/shared_library.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::cli {
 namespace {

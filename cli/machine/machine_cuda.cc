@@ -13,7 +13,7 @@
 
 #include "cli/machine/program_path.h"
 #include "cli/machine/shared_library.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 extern char** environ;
 

@@ -15,7 +15,7 @@
 #include "cli/build_info.h"
 #include "cli/mcp/brief.h"
 #include "cli/mcp/child.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

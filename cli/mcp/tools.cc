@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/mcp/brief.h"
-#include "sim/core/error.h"
-#include "sim/core/nearest.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/nearest.h"
 
 namespace shardwright::cli {
 namespace {

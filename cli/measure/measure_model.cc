@@ -11,7 +11,7 @@
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/gather.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/observations.h"

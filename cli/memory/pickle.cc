@@ -8,8 +8,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/memory/pickle.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/memory_actions.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/schedule.h"

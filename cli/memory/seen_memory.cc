@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "cli/memory/pickle.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
 namespace {

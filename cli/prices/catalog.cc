@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "cli/prices/catalog_files.h"
-#include "sim/core/csv.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/csv.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 namespace {

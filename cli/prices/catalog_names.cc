@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "profiles/data_dir.h"
-#include "sim/core/json_file.h"
-#include "sim/core/schema.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/schema.h"
 
 namespace shardwright::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "profiles/data_file.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
-#include "sim/core/nearest.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/nearest.h"
 
 namespace shardwright::cli {
 namespace {

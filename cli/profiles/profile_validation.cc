@@ -16,8 +16,8 @@
 #include "profiles/gpu_file.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/work_time.h"
 

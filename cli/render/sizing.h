@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "cli/render/text/terminal.h"
-#include "profiles/energy.h"
+#include "profiles/ledger/whole_runs.h"
 #include "profiles/operations.h"
-#include "profiles/whole_runs.h"
-#include "tuner/compare_strategies.h"
-#include "tuner/knee.h"
-#include "tuner/offers.h"
-#include "tuner/sizing.h"
-#include "tuner/sizing_choice.h"
+#include "profiles/prices/energy.h"
+#include "tuner/advice/compare_strategies.h"
+#include "tuner/size/knee.h"
+#include "tuner/size/offers.h"
+#include "tuner/size/sizing.h"
+#include "tuner/size/sizing_choice.h"
 
 namespace shardwright::cli {
 

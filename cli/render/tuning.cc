@@ -14,7 +14,7 @@
 #include "cli/render/words/model_parallel_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
-#include "tuner/dimensions.h"
+#include "tuner/search/dimensions.h"
 
 namespace shardwright::cli {
 namespace {

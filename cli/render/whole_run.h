@@ -6,9 +6,9 @@
 #include <string>
 
 #include "cli/render/text/terminal.h"
-#include "profiles/energy.h"
-#include "profiles/price.h"
-#include "tuner/run_cost.h"
+#include "profiles/prices/energy.h"
+#include "profiles/prices/price.h"
+#include "tuner/runs/run_cost.h"
 
 namespace shardwright::cli {
 

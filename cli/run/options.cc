@@ -15,8 +15,8 @@
 #endif
 #include "exec/fp8_gpus.h"
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
 namespace {

@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <system_error>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/durable_folder.h"
-#include "sim/core/error.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/durable_folder.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

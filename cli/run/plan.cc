@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/core/trained_precision.h"
 

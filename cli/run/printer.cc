@@ -9,7 +9,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/text.h"
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {

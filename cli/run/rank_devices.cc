@@ -9,7 +9,7 @@
 #include "exec/host/host_device.h"
 #include "exec/model_ops.h"
 #include "exec/step_memory.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include <fmt/core.h>
 
@@ -17,8 +17,8 @@
 #include "exec/cpu_binding.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/cuda/product_choices.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/read_file.h"
 #endif
 
 namespace shardwright::cli {

@@ -4,7 +4,7 @@
 #ifdef SHARDWRIGHT_HAS_CUPTI
 #include "exec/cuda/cuda_device.h"
 #include "exec/cupti/cupti_tracer.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #endif
 
 namespace shardwright::cli {

@@ -21,7 +21,7 @@
 #ifdef SHARDWRIGHT_HAS_MPI
 #include "exec/comm/mpi_world.h"
 #endif
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

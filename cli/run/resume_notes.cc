@@ -6,7 +6,7 @@
 #include <array>
 #include <filesystem>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "sim/core/error.h"
-#include "sim/core/nearest.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/nearest.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/parse_value.h"
+#include "sim/core/base/parse_value.h"
 
 namespace shardwright::cli {
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <system_error>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
 namespace {

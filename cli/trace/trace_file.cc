@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/streams.h"
+#include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/error.h"
 #include "sim/core/trace_identity.h"
 #include "sim/predict.h"
 #include "sim/trace/predicted_step.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/anchor.h"
+#include "cli/render/measured/anchor.h"
 
 #include <fmt/core.h>
 
@@ -13,9 +13,9 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/text.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/calibrate/calibrated_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

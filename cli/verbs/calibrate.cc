@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
-#include "cli/render/calibration.h"
+#include "cli/render/measured/calibration.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/calibrate_files.h"
 #include "sim/calibrate/stack_from_trace.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "cli/render/compared_pipeline.h"
 #include "cli/render/json/json_text.h"
+#include "cli/render/measured/compared_pipeline.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"

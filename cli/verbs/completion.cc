@@ -8,9 +8,9 @@
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
-#include "sim/core/check.h"
-#include "sim/core/hf_config.h"
-#include "sim/core/parse_value.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/parse_value.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan.h"
 
 namespace shardwright::cli {

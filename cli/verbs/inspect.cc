@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/verbs/verbs.h"
-#include "sim/core/nearest.h"
+#include "sim/core/base/nearest.h"
 
 namespace shardwright::cli {
 namespace {

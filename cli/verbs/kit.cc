@@ -13,11 +13,11 @@
 #include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/json/json_text.h"
+#include "cli/render/measured/trainer_file.h"
 #include "cli/render/text/text.h"
-#include "cli/render/trainer_file.h"
 #include "cli/render/words/plan.h"
 #include "cli/verbs/outward.h"
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {

@@ -10,7 +10,7 @@
 #include "cli/mcp/server.h"
 #include "cli/program.h"
 #include "cli/verbs/outward.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::cli {
 namespace {

@@ -21,9 +21,9 @@
 #include "sim/calibrate/calibrated_file.h"
 #include "sim/calibrate/gather.h"
 #include "sim/calibrate/rows.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
 namespace {

@@ -23,9 +23,9 @@
 #include "cli/render/words/rule_of_thumb.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/explain/explain.h"
-#include "tuner/objective.h"
+#include "tuner/search/objective.h"
 
 namespace shardwright::cli {
 namespace {

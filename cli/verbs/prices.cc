@@ -11,7 +11,7 @@
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
 #include "cli/verbs/outward.h"
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
 
 namespace shardwright::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/render/html/report_page.h"
 #include "cli/render/words/origins.h"
 #include "cli/verbs/verbs.h"
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
 #include "sim/core/plan_json.h"
 #include "sim/trace/memory_over_time.h"
 #include "sim/trace/predicted_step.h"

@@ -20,10 +20,10 @@
 #include "cli/render/words/job_notes.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/hf_config.h"
-#include "tuner/same_model.h"
-#include "tuner/size_batches.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/hf/config.h"
+#include "tuner/runs/same_model.h"
+#include "tuner/size/size_batches.h"
 
 namespace shardwright::cli {
 namespace {

@@ -22,13 +22,13 @@
 #include "cli/time_limit.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/usual_stack.h"
+#include "profiles/ledger/usual_stack.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/rack.h"
 #include "sim/predict.h"
 #include "sim/uncertainty/headroom.h"
-#include "tuner/lighter_training.h"
-#include "tuner/scenarios.h"
+#include "tuner/advice/lighter_training.h"
+#include "tuner/advice/scenarios.h"
 
 namespace shardwright::cli {
 namespace {

@@ -4,27 +4,27 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/render/by_framework.h"
-#include "cli/render/by_gpu.h"
-#include "cli/render/gpu_results.h"
 #include "cli/render/json/json_text.h"
-#include "cli/render/leave_one_out.h"
+#include "cli/render/measured/gpu_results.h"
+#include "cli/render/scores/by_framework.h"
+#include "cli/render/scores/by_gpu.h"
+#include "cli/render/scores/leave_one_out.h"
+#include "cli/render/scores/validation.h"
+#include "cli/render/scores/whole_runs.h"
 #include "cli/render/text/progress.h"
-#include "cli/render/validation.h"
-#include "cli/render/whole_runs.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "profiles/step_parameters.h"
-#include "profiles/uncertainty.h"
-#include "sim/core/csv.h"
+#include "profiles/uncertainty/uncertainty.h"
+#include "sim/core/base/csv.h"
 #include "sim/score/framework_score.h"
 #include "sim/score/layer_period.h"
 #include "sim/score/score_kernels.h"
 #include "sim/score/stage_memory_score.h"
 #include "sim/score/validation.h"
-#include "tuner/whole_run_score.h"
+#include "tuner/runs/whole_run_score.h"
 
 namespace shardwright::cli {
 namespace {

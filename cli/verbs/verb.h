@@ -17,7 +17,7 @@
 #include "cli/flags/command_line.h"
 #include "cli/render/text/terminal.h"
 #include "cli/streams.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 

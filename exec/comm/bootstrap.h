@@ -16,7 +16,7 @@
 #include <span>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "exec/comm/one_line.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::exec {
 namespace {

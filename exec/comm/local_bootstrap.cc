@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "exec/communicator.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

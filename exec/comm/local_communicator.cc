@@ -5,7 +5,7 @@
 #include <exception>
 
 #include "exec/comm/local_group.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

@@ -8,7 +8,7 @@
 
 #include "exec/comm/local_communicator.h"
 #include "exec/comm/local_group.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

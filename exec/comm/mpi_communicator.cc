@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/bf16.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

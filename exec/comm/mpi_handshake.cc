@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

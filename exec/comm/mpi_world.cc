@@ -9,7 +9,7 @@
 #include "exec/comm/mpi_communicator.h"
 #include "exec/comm/mpi_handshake.h"
 #include "exec/comm/one_line.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

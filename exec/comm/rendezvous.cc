@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "exec/comm/private_file.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::exec {
 namespace {

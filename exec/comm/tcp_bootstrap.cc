@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "exec/communicator.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 namespace {

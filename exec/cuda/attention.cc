@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #ifdef SHARDWRIGHT_HAS_CUDNN
 #include "exec/cudnn/attention.h"
 #endif

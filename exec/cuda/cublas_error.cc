@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::cuda {
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/squares.h"
 #include "kernels/cuda/step_totals.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "exec/host_memory.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/units.h"
 
 namespace shardwright::exec {

@@ -14,7 +14,7 @@
 #include "kernels/cuda/layernorm.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/workspace.h"
 
 namespace shardwright::exec {

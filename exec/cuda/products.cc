@@ -12,8 +12,8 @@
 
 #include "exec/cuda/cublas_error.h"
 #include "exec/cuda/handles.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/plan.h"
 
 namespace shardwright::exec::cuda {

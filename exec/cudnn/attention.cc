@@ -11,8 +11,8 @@
 #include "exec/cudnn/score_numbers.h"
 #include "kernels/alibi.h"
 #include "kernels/bf16.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
 namespace {

@@ -10,8 +10,8 @@
 #include "exec/cudnn/score_numbers.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/document_offsets.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
 namespace {

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
 

@@ -10,7 +10,7 @@
 #include "kernels/host/adamw.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

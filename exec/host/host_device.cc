@@ -9,7 +9,7 @@
 
 #include "exec/host_memory.h"
 #include "sim/core/arena.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

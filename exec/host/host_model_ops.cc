@@ -11,7 +11,7 @@
 #include "kernels/host/linear.h"
 #include "kernels/host/rmsnorm.h"
 #include "kernels/host/rope.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
 namespace shardwright::exec {

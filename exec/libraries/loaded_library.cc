@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::libraries {
 

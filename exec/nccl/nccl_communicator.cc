@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_error.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "exec/nccl/nccl_error.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

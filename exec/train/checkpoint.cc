@@ -10,10 +10,10 @@
 
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::exec {
 namespace {

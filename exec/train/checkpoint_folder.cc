@@ -9,9 +9,9 @@
 
 #include "exec/train/checkpoint.h"
 #include "exec/train/shared_folder.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::exec {
 namespace {

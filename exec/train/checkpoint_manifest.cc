@@ -6,11 +6,11 @@
 
 #include "exec/train/checkpoint.h"
 #include "exec/train/data/checksum.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/schema.h"
 #include "sim/core/plan_json.h"
-#include "sim/core/schema.h"
 
 namespace shardwright::exec {
 namespace {

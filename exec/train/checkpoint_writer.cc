@@ -6,7 +6,7 @@
 
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 namespace {

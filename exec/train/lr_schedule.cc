@@ -8,7 +8,7 @@
 #include <numbers>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

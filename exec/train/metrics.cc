@@ -12,8 +12,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

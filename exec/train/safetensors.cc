@@ -16,9 +16,9 @@
 #include <system_error>
 
 #include "kernels/bf16.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::exec {
 namespace {

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
 
 namespace shardwright::exec {
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::exec {
 namespace {

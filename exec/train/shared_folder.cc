@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

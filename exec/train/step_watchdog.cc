@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/quantile.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/quantile.h"
 
 namespace shardwright::exec {
 namespace {

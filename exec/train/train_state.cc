@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/durable_folder.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/durable_folder.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::exec {
 namespace {

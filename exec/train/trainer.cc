@@ -18,10 +18,10 @@
 #include "exec/train/gather_timeline.h"
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/durable_folder.h"
-#include "sim/core/error.h"
-#include "sim/core/quantile.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/durable_folder.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/quantile.h"
 
 namespace shardwright::exec {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/grids.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

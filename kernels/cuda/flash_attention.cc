@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include "kernels/host/activation.h"
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
 namespace shardwright::kernels::host {

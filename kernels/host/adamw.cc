@@ -6,7 +6,7 @@
 
 #include "kernels/host/simd/kernels.h"
 #include "kernels/random.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "kernels/alibi.h"
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/units.h"
 
 namespace shardwright::kernels::host {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::kernels::host {
 namespace {

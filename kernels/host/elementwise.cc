@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/units.h"
 
 namespace shardwright::kernels::host {

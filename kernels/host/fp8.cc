@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
 namespace shardwright::kernels::host {

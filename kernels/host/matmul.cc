@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
 namespace shardwright::kernels::host {

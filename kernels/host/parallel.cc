@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -7,9 +7,9 @@
 // depend on the number of threads. Several threads (ranks, streams) may use one Parallel at the
 // same time: each works on its own job and idle workers help whichever job has tasks left.
 //
-// A pool of its own beside sim/core/worker_pool.h, because a kernel is shorter than a thread takes
-// to wake: workers stay awake for a while between jobs, jobs of several callers (ranks, streams)
-// are open at once, and each task gets scratch memory and the instruction set's kernels.
+// A pool of its own beside sim/core/base/worker_pool.h, because a kernel is shorter than a thread
+// takes to wake: workers stay awake for a while between jobs, jobs of several callers (ranks,
+// streams) are open at once, and each task gets scratch memory and the instruction set's kernels.
 //
 // Scratch is a constant number of bytes a thread, so that it can be planned for; larger workspaces
 // are arguments of the operations that need them.

@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 
 #include "kernels/host/simd/kernels.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/units.h"
 
 namespace shardwright::kernels::host {

@@ -15,8 +15,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::profiles {
 

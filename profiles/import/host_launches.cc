@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 
 namespace shardwright::profiles {
 namespace {

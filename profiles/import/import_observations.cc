@@ -14,8 +14,8 @@
 #include "profiles/import/nccl_tests.h"
 #include "profiles/import/nsys.h"
 #include "profiles/import/observe.h"
-#include "sim/core/error.h"
-#include "sim/core/words.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::profiles {
 namespace {

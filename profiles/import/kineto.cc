@@ -10,7 +10,7 @@
 #include "profiles/import/tensor_shapes.h"
 #include "profiles/import/trace_numbers.h"
 #include "profiles/import/trace_reader.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::profiles {
 namespace {

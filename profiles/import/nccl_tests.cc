@@ -13,8 +13,8 @@
 #include "profiles/import/byte_stream.h"
 #include "profiles/import/tensor_shapes.h"
 #include "profiles/import/trace_tables.h"
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "profiles/import/tensor_shapes.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 #ifdef SHARDWRIGHT_HAS_SQLITE
 #include <sqlite3.h>

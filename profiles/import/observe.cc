@@ -14,7 +14,7 @@
 #include "profiles/import/operator_work.h"
 #include "profiles/import/range_walk.h"
 #include "profiles/import/tensor_shapes.h"
-#include "sim/core/span_union.h"
+#include "sim/core/base/span_union.h"
 
 namespace shardwright::profiles {
 namespace {

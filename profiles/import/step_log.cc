@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "profiles/import/byte_stream.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::profiles {
 namespace {

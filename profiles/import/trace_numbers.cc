@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/core/parse_number.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -71,7 +71,7 @@ function(shardwright_unity target)
 endfunction()
 
 # shardwright_library(NAME [OPTIMIZE LEVEL] SOURCES ... DEPENDS ...): a static library with alias shardwright::NAME,
-# whose headers are included by their path from the top of the repository ("sim/core/error.h").
+# whose headers are included by their path from the top of the repository ("sim/core/base/error.h").
 function(shardwright_library name)
   cmake_parse_arguments(ARG "" "OPTIMIZE" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(shardwright_${name} STATIC ${ARG_SOURCES})

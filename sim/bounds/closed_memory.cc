@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/arena.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/placement.h"
 
 namespace shardwright::sim {

@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::sim {
 

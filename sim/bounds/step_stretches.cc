@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <array>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::sim {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/anchored_uncertainty.h"
+#include "profiles/uncertainty/anchored_uncertainty.h"
 #include "sim/calibrate/parameters.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::sim {
 namespace {

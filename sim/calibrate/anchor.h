@@ -4,9 +4,9 @@
 // A step is one number, so it moves many values along one direction: each by what is believed of it
 // beforehand (Belief of profiles/fields.h) and by how much the step feels it, the most probable
 // change that explains the measurement. Not all of the difference is carried: what a run has alone
-// is no property of the machine (profiles/anchored_uncertainty.h). Products move by the clocks that
-// the GPU holds, collectives, attention, memory-bound kernels and the host by the leading value of
-// their group.
+// is no property of the machine (profiles/uncertainty/anchored_uncertainty.h). Products move by the
+// clocks that the GPU holds, collectives, attention, memory-bound kernels and the host by the
+// leading value of their group.
 #pragma once
 
 #include <cstdint>

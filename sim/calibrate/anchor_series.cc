@@ -11,8 +11,8 @@
 
 #include "profiles/profile.h"
 #include "sim/calibrate/anchor.h"
-#include "sim/core/error.h"
-#include "sim/core/worker_pool.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/worker_pool.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 
 namespace shardwright::sim {
 

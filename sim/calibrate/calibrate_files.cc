@@ -12,7 +12,7 @@
 #include "profiles/known_gpu.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/rows.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "sim/trace/step_trace.h"
 

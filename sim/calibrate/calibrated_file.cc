@@ -6,7 +6,7 @@
 
 #include <ctime>
 
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
 
 namespace shardwright::sim {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 #include "sim/fit/lad.h"
 #include "sim/score/error_summary.h"
 

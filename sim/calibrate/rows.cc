@@ -8,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 
 namespace shardwright::sim {
 namespace {

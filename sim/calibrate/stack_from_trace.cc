@@ -10,8 +10,8 @@
 #include <tuple>
 #include <utility>
 
-#include "sim/core/error.h"
-#include "sim/core/quantile.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/quantile.h"
 #include "sim/cost/memory_cost.h"
 
 namespace shardwright::sim {

@@ -11,7 +11,7 @@
 
 #include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 
 namespace shardwright::sim {
 namespace {

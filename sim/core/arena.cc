@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright {
 

@@ -7,8 +7,8 @@
 #include <array>
 #include <vector>
 
-#include "sim/core/divisors.h"
-#include "sim/core/error.h"
+#include "sim/core/base/divisors.h"
+#include "sim/core/base/error.h"
 #include "sim/core/model.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/plan.h"

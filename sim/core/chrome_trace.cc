@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "sim/core/event_writer.h"
-#include "sim/core/words.h"
+#include "sim/core/base/event_writer.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright {
 namespace {

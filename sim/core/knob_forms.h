@@ -18,8 +18,8 @@
 #include <variant>
 #include <vector>
 
-#include "sim/core/csv.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/csv.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright::knob_forms {

@@ -5,9 +5,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/core/knob_forms.h"
-#include "sim/core/parse_number.h"
 
 namespace shardwright {
 

@@ -4,7 +4,7 @@
 // size, F ffn size, L layers, H query heads, Hkv key/value heads, D head dimension, V vocabulary, W
 // ranks.
 //
-// It leaves out weights, tokenizers and generation. sim/core/hf_config.h fills it from a
+// It leaves out weights, tokenizers and generation. sim/core/hf/config.h fills it from a
 // config.json.
 #pragma once
 

@@ -7,9 +7,9 @@
 #include <array>
 #include <vector>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
 #include "sim/core/plan.h"
-#include "sim/core/words.h"
 
 namespace shardwright {
 namespace {

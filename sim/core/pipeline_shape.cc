@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright {
 namespace {

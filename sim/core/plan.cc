@@ -7,14 +7,14 @@
 #include <algorithm>
 #include <array>
 
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/parse_value.h"
+#include "sim/core/base/words.h"
 #include "sim/core/model.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/parse_value.h"
 #include "sim/core/rack.h"
 #include "sim/core/units.h"
-#include "sim/core/words.h"
 
 namespace shardwright {
 namespace {

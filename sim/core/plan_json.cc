@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/atomic_file.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
+#include "sim/core/base/schema.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/core/read_file.h"
-#include "sim/core/schema.h"
 
 namespace shardwright {
 namespace {

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/plan.h"
 
 namespace shardwright {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/model.h"
 
 namespace shardwright {

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/parse_value.h"
+#include "sim/core/base/parse_value.h"
 #include "sim/core/plan.h"
 
 namespace shardwright {

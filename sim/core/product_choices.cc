@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "sim/core/schema.h"
+#include "sim/core/base/schema.h"
 
 namespace shardwright {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/plan.h"
 
 namespace shardwright {

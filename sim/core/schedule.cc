@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "sim/core/words.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright {
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright {

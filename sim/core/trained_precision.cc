@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/model.h"
 
 namespace shardwright {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/cluster.h"
 
 namespace shardwright::sim {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/cost/result_traffic.h"
 #include "sim/cost/to_ns.h"
 

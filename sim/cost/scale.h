@@ -3,7 +3,7 @@
 // than the others', and a network that is shared. A rank that is simulated alone shows neither.
 // Published series of one configuration on ever more nodes identify the loss
 // (cost.contention.scale_loss) and how far it differs from machine to machine
-// (profiles/scale_uncertainty.h); what is in it is left open.
+// (profiles/uncertainty/scale_uncertainty.h); what is in it is left open.
 #pragma once
 
 #include <algorithm>

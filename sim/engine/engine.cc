@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/engine/engine_impl.h"
 
 namespace shardwright::sim {

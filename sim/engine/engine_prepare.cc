@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/engine/engine_impl.h"
 
 namespace shardwright::sim {

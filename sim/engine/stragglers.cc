@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/engine/rank_draws.h"
 
 namespace shardwright::sim {

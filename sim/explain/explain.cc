@@ -10,8 +10,8 @@
 
 #include "profiles/data_file.h"
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
-#include "sim/core/words.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::sim {
 namespace {

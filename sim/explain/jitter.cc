@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "sim/core/seconds.h"
+#include "sim/core/base/seconds.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/stragglers.h"
 #include "sim/pipeline/pipeline_step.h"

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/seconds.h"
-#include "sim/core/span_union.h"
-#include "sim/core/words.h"
+#include "sim/core/base/seconds.h"
+#include "sim/core/base/span_union.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::sim {
 namespace {

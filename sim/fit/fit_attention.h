@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "profiles/gpu_cost.h"
-#include "sim/core/csv.h"
+#include "sim/core/base/csv.h"
 
 namespace shardwright::sim {
 

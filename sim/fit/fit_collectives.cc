@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
 #include "sim/score/score_kernels.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "profiles/gpu_cost.h"
-#include "sim/core/csv.h"
+#include "sim/core/base/csv.h"
 #include "sim/cost/dispatch_cost.h"
 
 namespace shardwright::sim {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
 #include "sim/score/score_kernels.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "sim/core/worker_pool.h"
+#include "sim/core/base/worker_pool.h"
 #include "sim/fit/held_out.h"
 #include "sim/score/error_summary.h"
 #include "sim/score/validation.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "profiles/step_parameters.h"
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/fit/leave_one_out.h"
 
 namespace shardwright::sim {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/core/worker_pool.h"
+#include "sim/core/base/worker_pool.h"
 #include "sim/score/error_summary.h"
 #include "sim/uncertainty/conformal.h"
 

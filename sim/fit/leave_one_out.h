@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/fit/ledger_model.h"
 #include "sim/score/validation.h"
 #include "sim/uncertainty/conformal.h"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "sim/core/error.h"
-#include "sim/core/worker_pool.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/worker_pool.h"
 
 namespace shardwright::sim {
 namespace {

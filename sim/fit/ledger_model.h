@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "profiles/step_parameters.h"
 #include "sim/fit/robust_fit.h"
 #include "sim/predict.h"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <numeric>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::sim {
 namespace {

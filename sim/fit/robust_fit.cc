@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cmath>
 
-#include "sim/core/check.h"
-#include "sim/core/worker_pool.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/worker_pool.h"
 
 namespace shardwright::sim {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "profiles/cost_fields.h"
 #include "profiles/edit_value.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
 #include "sim/fit/fit_steps.h"
 #include "sim/fit/held_out.h"
 

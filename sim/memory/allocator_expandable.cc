@@ -6,7 +6,7 @@
 // unmapped (whole pages). Free blocks merge with free, unmapped ones with unmapped.
 #include <algorithm>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/memory/allocator.h"
 
 namespace shardwright::sim {

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
 namespace shardwright::sim {

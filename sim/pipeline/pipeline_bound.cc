@@ -17,7 +17,7 @@
 // (unit_bounds.h).
 #include <algorithm>
 
-#include "sim/core/seconds.h"
+#include "sim/core/base/seconds.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/program/program_writer.h"
 

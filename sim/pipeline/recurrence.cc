@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/schedules/stage_actions.h"
 
 // The walk advances each stage as far as its inputs allow and goes round the stages until all are

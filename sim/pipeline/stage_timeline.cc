@@ -8,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/cost/to_ns.h"
 #include "sim/pipeline/stage_schedules.h"
 

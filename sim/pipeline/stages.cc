@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <string>
 
-#include "sim/core/error.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/software_settings.h"
+#include "profiles/ledger/software_settings.h"
 #include "sim/cost/dispatch_cost.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/real.h"

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/program/adapters.h"
 #include "sim/program/expert_program.h"
 #include "sim/program/list_pass.h"

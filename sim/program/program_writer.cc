@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/software_settings.h"
-#include "sim/core/check.h"
+#include "profiles/ledger/software_settings.h"
+#include "sim/core/base/check.h"
 #include "sim/memory/optimizer_state.h"
 #include "sim/program/gradient_type.h"
 #include "sim/program/low_precision.h"

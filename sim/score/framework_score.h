@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::sim {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/cluster_file.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/read_file.h"
 #include "sim/core/plan_json.h"
-#include "sim/core/read_file.h"
 #include "sim/job.h"
 #include "sim/predict.h"
 #include "sim/score/error_summary.h"

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/csv.h"
+#include "sim/core/base/csv.h"
 #include "sim/cost/collectives.h"
 
 namespace shardwright::sim {

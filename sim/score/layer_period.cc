@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/score/layer_period.h"
 
-#include "profiles/ledger_profile.h"
+#include "profiles/ledger/ledger_profile.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {

@@ -2,14 +2,15 @@
 // The steady period of backward: how long from one layer to the next, in the middle of the step.
 //
 // Published timelines show that period and little else, so it is what a simulated timeline can be
-// held to. The table is a ledger (profiles/ledger.h) with one more column, backward_layer_ms.
+// held to. The table is a ledger (profiles/ledger/ledger.h) with one more column,
+// backward_layer_ms.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "profiles/ledger.h"
-#include "sim/core/csv.h"
+#include "profiles/ledger/ledger.h"
+#include "sim/core/base/csv.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 

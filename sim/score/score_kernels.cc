@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/cost/gemm_cost.h"
 #include "sim/score/error_summary.h"
 

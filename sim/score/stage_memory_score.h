@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/csv.h"
+#include "sim/core/base/csv.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::sim {

@@ -7,10 +7,10 @@
 #include <set>
 #include <tuple>
 
-#include "profiles/ledger_profile.h"
-#include "sim/core/error.h"
+#include "profiles/ledger/ledger_profile.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/worker_pool.h"
 #include "sim/core/units.h"
-#include "sim/core/worker_pool.h"
 #include "sim/score/error_summary.h"
 
 namespace shardwright::sim {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/predict.h"
 #include "sim/uncertainty/memory_uncertainty.h"
 

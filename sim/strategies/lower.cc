@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/placement.h"
 #include "sim/core/trained_precision.h"
 #include "sim/core/workspace.h"

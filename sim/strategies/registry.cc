@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/parallelism.h"
 #include "sim/strategies/lower.h"
 #include "sim/strategies/strategy.h"

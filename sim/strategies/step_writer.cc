@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/model_units.h"
 #include "sim/program/adapters.h"
 #include "sim/program/low_precision.h"

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "profiles/import/byte_stream.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::sim {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.h"
-#include "sim/core/seconds.h"
-#include "sim/core/span_union.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/seconds.h"
+#include "sim/core/base/span_union.h"
 #include "sim/trace/traced_schedules.h"
 
 namespace shardwright::sim {

@@ -6,8 +6,8 @@
 #include <map>
 #include <vector>
 
-#include "sim/core/quantile.h"
-#include "sim/core/seconds.h"
+#include "sim/core/base/quantile.h"
+#include "sim/core/base/seconds.h"
 
 namespace shardwright::sim {
 namespace {

@@ -10,10 +10,10 @@
 #include <set>
 #include <tuple>
 
+#include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
-#include "sim/core/parse_number.h"
+#include "sim/core/hf/config.h"
 #include "sim/trace/chrome_events.h"
 
 namespace shardwright::sim {

@@ -4,7 +4,7 @@
 #include <fmt/core.h>
 
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/pipeline/stage_schedules.h"
 #include "sim/strategies/lower.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "profiles/gpu_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "sim/core/portable_math.h"
+#include "sim/core/base/portable_math.h"
 #include "sim/uncertainty/extrapolation.h"
 
 namespace shardwright::sim {

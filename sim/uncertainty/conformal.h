@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/uncertainty/outlier_mixture.h"
 
 namespace shardwright::sim {

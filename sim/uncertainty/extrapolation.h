@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/cluster.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"

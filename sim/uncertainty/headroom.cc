@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "profiles/model_parallel_uncertainty.h"
-#include "sim/core/portable_math.h"
+#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "sim/core/base/portable_math.h"
 #include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/anchored_uncertainty.h"
-#include "profiles/scale_uncertainty.h"
-#include "sim/core/portable_math.h"
+#include "profiles/uncertainty/anchored_uncertainty.h"
+#include "profiles/uncertainty/scale_uncertainty.h"
+#include "sim/core/base/portable_math.h"
 #include "sim/cost/scale.h"
 #include "sim/uncertainty/conformal.h"
 #include "sim/uncertainty/extrapolation.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 
 namespace shardwright::sim {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 
 namespace shardwright::sim {
 namespace {

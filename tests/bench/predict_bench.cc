@@ -8,7 +8,7 @@
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
 #include "sim/bounds/closed_form.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan.h"
 #include "sim/predict.h"
 

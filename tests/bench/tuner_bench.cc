@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/stages_of_step.h"
-#include "tuner/offers.h"
-#include "tuner/search.h"
-#include "tuner/size_batches.h"
+#include "tuner/search/search.h"
+#include "tuner/size/offers.h"
+#include "tuner/size/size_batches.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

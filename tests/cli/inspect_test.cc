@@ -13,7 +13,7 @@
 
 #include "cli/render/text/text.h"
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "tests/cli/plain_text.h"
 #include "tests/support/run_program.h"

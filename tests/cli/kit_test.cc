@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/read_file.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"

@@ -12,7 +12,7 @@
 
 #include "cli/memory/pickle.h"
 #include "cli/memory/seen_memory.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

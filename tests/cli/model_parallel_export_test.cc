@@ -10,8 +10,8 @@
 
 #include "cli/export/settings.h"
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/program/low_precision.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

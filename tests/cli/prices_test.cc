@@ -12,9 +12,9 @@
 
 #include "cli/prices/catalog.h"
 #include "cli/prices/price_table.h"
-#include "profiles/price_file.h"
-#include "sim/core/csv.h"
-#include "sim/core/error.h"
+#include "profiles/prices/price_file.h"
+#include "sim/core/base/csv.h"
+#include "sim/core/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"

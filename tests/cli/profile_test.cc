@@ -11,7 +11,7 @@
 #include "cli/profiles/profile_kind.h"
 #include "cli/profiles/profile_validation.h"
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/predict.h"
 #include "tests/support/kineto_from_step.h"
 #include "tests/support/run_program.h"

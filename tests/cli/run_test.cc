@@ -12,7 +12,7 @@
 #include "cli/machine/program_path.h"
 #include "cli/run/settings.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/cli/run_fixture.h"
 #include "tests/support/not_empty.h"
 

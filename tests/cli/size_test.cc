@@ -10,7 +10,7 @@
 #include "cli/flags/size_flags.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/scatter.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/run_program.h"

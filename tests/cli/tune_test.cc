@@ -12,7 +12,7 @@
 
 #include "cli/flags/tune_flags.h"
 #include "cli/render/text/text.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

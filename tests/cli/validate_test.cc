@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/run_program.h"

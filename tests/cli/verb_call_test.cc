@@ -13,7 +13,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/streams.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

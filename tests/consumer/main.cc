@@ -4,7 +4,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/predict.h"
 
 int main() {

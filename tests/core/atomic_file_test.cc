@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "sim/core/durable_folder.h"
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/durable_folder.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/model.h"
 #include "tests/support/not_empty.h"
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 

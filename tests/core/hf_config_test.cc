@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/hf_config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +8,8 @@
 #include <sstream>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"

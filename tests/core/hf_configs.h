@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::testing {

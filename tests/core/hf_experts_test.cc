@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "sim/core/hf_families.h"
+#include "sim/core/hf/families.h"
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/hf_families.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "sim/core/hf/families.h"
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {

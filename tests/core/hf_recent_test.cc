@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/hf_families.h"
+#include "sim/core/hf/families.h"
 #include "sim/core/model.h"
 #include "sim/core/trained_families.h"
 #include "tests/core/hf_configs.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright {
 namespace {

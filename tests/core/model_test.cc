@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright {
 namespace {

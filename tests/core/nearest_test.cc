@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/nearest.h"
+#include "sim/core/base/nearest.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/plan_json.h"

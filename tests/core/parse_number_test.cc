@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/parse_number.h"
+#include "sim/core/base/parse_number.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

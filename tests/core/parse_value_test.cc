@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/parse_value.h"
+#include "sim/core/base/parse_value.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright {
 namespace {

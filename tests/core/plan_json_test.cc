@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"

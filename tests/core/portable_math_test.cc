@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/portable_math.h"
+#include "sim/core/base/portable_math.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/quantile.h"
+#include "sim/core/base/quantile.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/model.h"
 #include "tests/support/tiny_models.h"
 

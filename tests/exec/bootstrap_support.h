@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "exec/comm/rendezvous.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::testing {

@@ -19,7 +19,7 @@
 #include "exec/communicator.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::testing {
 

@@ -15,7 +15,7 @@
 #include "exec/train/data/sft_dataset.h"
 #include "exec/train/data/token_file.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"
 

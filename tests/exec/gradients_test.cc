@@ -13,7 +13,7 @@
 
 #include "exec/train/safetensors_model.h"
 #include "exec/train/train_state.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "tests/exec/reference_model.h"
 #include "tests/exec/training.h"
 #include "tests/support/not_empty.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec/device_contract.h"
 
 namespace shardwright::exec {

@@ -10,8 +10,8 @@
 
 #include <fstream>
 
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::exec {

@@ -13,7 +13,7 @@
 #include "exec/train/safetensors_model.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <vector>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec/device_contract.h"
 #include "tests/exec_cuda/fixture.h"
 

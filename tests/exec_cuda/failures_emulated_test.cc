@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
 

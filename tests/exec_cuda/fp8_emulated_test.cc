@@ -6,7 +6,7 @@
 #include "exec/fp8_products.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
 

@@ -7,7 +7,7 @@
 
 #include "exec/cuda/cuda_device.h"
 #include "exec/cuda/gpus.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/cuda_on_cpu/fake_cuda.h"
 
 namespace shardwright::exec {

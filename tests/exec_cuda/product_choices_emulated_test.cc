@@ -13,7 +13,7 @@
 #include "cli/measure/measure_model.h"
 #include "exec/cuda/product_choices.h"
 #include "profiles/cluster_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
 

@@ -10,7 +10,7 @@
 #include "exec/cuda/handles.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec_cuda/fixture.h"
 
 namespace shardwright::exec {

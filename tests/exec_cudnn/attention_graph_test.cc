@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "exec/cudnn/attention.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/workspace.h"
 
 namespace shardwright::exec::cudnn {

@@ -10,7 +10,7 @@
 #include "exec/cupti/cupti_records.h"
 #include "exec/cupti/cupti_session.h"
 #include "kernels/random.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

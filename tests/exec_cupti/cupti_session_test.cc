@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "exec/cupti/cupti_tracer.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec_cupti/fake_cupti.h"
 
 namespace shardwright::exec {

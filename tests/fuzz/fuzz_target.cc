@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size,

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "profiles/observation.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::fuzz {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "profiles/data_dir.h"
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/calibrate/anchor_series.h"
 
 namespace shardwright::guard {

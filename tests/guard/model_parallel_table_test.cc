@@ -8,8 +8,8 @@
 #include <string>
 
 #include "profiles/data_dir.h"
-#include "profiles/ledger.h"
-#include "sim/core/csv.h"
+#include "profiles/ledger/ledger.h"
+#include "sim/core/base/csv.h"
 #include "sim/score/stage_memory_score.h"
 #include "sim/score/validation.h"
 

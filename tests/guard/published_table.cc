@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "profiles/ledger_profile.h"
-#include "sim/core/error.h"
+#include "profiles/ledger/ledger_profile.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 
 namespace shardwright::guard {

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "profiles/profile.h"
 
 namespace shardwright::guard {

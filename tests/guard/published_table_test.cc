@@ -11,8 +11,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/step_parameters.h"
-#include "profiles/uncertainty.h"
-#include "sim/core/csv.h"
+#include "profiles/uncertainty/uncertainty.h"
+#include "sim/core/base/csv.h"
 #include "sim/fit/ledger_model.h"
 #include "sim/score/layer_period.h"
 

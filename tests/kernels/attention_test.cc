@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/kernels/support.h"
 #include "tests/oracle/attention.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/kernels/support.h"
 #include "tests/oracle/linear.h"
 

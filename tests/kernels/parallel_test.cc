@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::kernels::host {
 namespace {

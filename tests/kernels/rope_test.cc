@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host/rope.h"
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/kernels/support.h"
 #include "tests/oracle/rope.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/elementwise.h"
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/kernels_cuda/support.h"
 
 namespace shardwright::kernels::cuda {

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/profile.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {

@@ -12,7 +12,7 @@
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"

@@ -8,7 +8,7 @@
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 

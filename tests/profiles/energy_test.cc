@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards what a capped board loses and saves: clocks fall slower than its watts, and nothing is
 // taken that no driver would set.
-#include "profiles/energy.h"
+#include "profiles/prices/energy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "profiles/power_limit.h"
+#include "profiles/prices/power_limit.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::profiles {

@@ -12,7 +12,7 @@
 #include "profiles/data_dir.h"
 #include "profiles/gpu_costs_of.h"
 #include "profiles/gpu_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 

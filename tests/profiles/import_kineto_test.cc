@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "profiles/import/import_observations.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"

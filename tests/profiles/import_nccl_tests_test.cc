@@ -4,7 +4,7 @@
 
 #include "profiles/import/import_observations.h"
 #include "profiles/import/nccl_tests.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"

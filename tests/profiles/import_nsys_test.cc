@@ -7,7 +7,7 @@
 
 #include "profiles/import/import_observations.h"
 #include "profiles/import/nsys.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The columns of runs that divided their models: every shipped row reads, and wrong ones are named.
-#include "profiles/ledger_parallel.h"
+#include "profiles/ledger/ledger_parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/read_file.h"
 
 namespace shardwright::profiles {
 namespace {

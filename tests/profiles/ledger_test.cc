@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "profiles/data_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::profiles {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/price.h"
+#include "profiles/prices/price.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/temp_folder.h"
 

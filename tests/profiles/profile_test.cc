@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "profiles/data_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"
 

@@ -13,10 +13,10 @@
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "profiles/profile.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/temp_folder.h"
 

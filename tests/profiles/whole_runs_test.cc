@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/whole_runs.h"
+#include "profiles/ledger/whole_runs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/operations.h"
-#include "profiles/production.h"
-#include "sim/core/error.h"
+#include "profiles/uncertainty/production.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/check_modelled.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/cost/gemm_cost.h"
 #include "sim/memory/optimizer_state.h"
 #include "sim/memory/stage_memory.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/sim/reference_allocator.h"
 #include "tests/support/not_empty.h"
 

@@ -7,11 +7,11 @@
 
 #include <cmath>
 
-#include "profiles/anchored_uncertainty.h"
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "profiles/uncertainty/anchored_uncertainty.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::sim {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"

@@ -9,8 +9,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/cost/dispatch_cost.h"
 #include "sim/memory/stage_memory.h"
 #include "sim/memory/unit_activations.h"

@@ -10,8 +10,8 @@
 #include <random>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
 #include "sim/uncertainty/conformal.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/cost/gemm_cost.h"
 #include "sim/fit/fit_attention.h"
 #include "sim/fit/fit_collectives.h"

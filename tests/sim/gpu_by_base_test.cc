@@ -9,7 +9,7 @@
 
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/support/not_empty.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/engine/stragglers.h"
 #include "sim/explain/jitter.h"
 #include "sim/pipeline/pipeline_step.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::sim {
 namespace {

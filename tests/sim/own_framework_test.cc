@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
+#include "profiles/ledger/software_settings.h"
 #include "profiles/parallel_fields.h"
-#include "profiles/software_settings.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 

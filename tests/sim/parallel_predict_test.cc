@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "profiles/model_parallel_uncertainty.h"
-#include "sim/core/error.h"
+#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 

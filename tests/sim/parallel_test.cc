@@ -8,7 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"
 #include "sim/score/validation.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/predict.h"
 #include "sim/program/list_pass.h"
 #include "sim/program/program_writer.h"

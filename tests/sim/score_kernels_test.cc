@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/score/error_summary.h"
 #include "tests/support/not_empty.h"
 

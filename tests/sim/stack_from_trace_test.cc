@@ -12,7 +12,7 @@
 #include "profiles/import/import_observations.h"
 #include "sim/calibrate/calibrate.h"
 #include "sim/calibrate/rows.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/support/kineto_from_step.h"
 #include "tests/support/not_empty.h"

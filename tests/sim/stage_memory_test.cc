@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/memory/unit_activations.h"
 #include "tests/sim/activation_formulas.h"
 #include "tests/sim/model_parallel_plans.h"

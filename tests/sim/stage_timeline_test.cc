@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/seconds.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
-#include "sim/core/seconds.h"
+#include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
 #include "sim/explain/explain.h"
 #include "sim/trace/chrome_events.h"

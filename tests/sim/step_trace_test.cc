@@ -12,9 +12,9 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/stack_file.h"
-#include "sim/core/atomic_file.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/error.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"

@@ -7,7 +7,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
 #include "sim/strategies/lower.h"
 

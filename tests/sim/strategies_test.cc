@@ -10,8 +10,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/stack_file.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/memory/memory.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"

@@ -9,8 +9,8 @@
 
 #include "profiles/profile.h"
 #include "sim/accounting.h"
+#include "sim/core/base/seconds.h"
 #include "sim/core/layout.h"
-#include "sim/core/seconds.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/gemm_cost.h"
 #include "sim/engine/engine.h"

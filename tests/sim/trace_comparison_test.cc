@@ -9,7 +9,7 @@
 #include <cmath>
 #include <random>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::sim {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/core/units.h"
 
 namespace shardwright::sim {

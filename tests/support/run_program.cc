@@ -9,7 +9,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::testing {
 namespace {

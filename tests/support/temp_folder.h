@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::testing {
 

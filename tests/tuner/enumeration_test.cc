@@ -15,7 +15,7 @@
 #include "sim/core/plan_json.h"
 #include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
-#include "tuner/frameworks.h"
+#include "tuner/search/frameworks.h"
 
 namespace shardwright::tuner {
 namespace {

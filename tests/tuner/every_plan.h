@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tuner/space.h"
+#include "tuner/search/space.h"
 
 namespace shardwright::tuner {
 

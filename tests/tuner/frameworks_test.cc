@@ -2,7 +2,7 @@
 // The answer is the best plan of all frameworks, whatever they share replicas by: bounds are
 // bounds, spaces hold no plan twice, what is given is held, and what is said beside the answer is
 // true.
-#include "tuner/frameworks.h"
+#include "tuner/search/frameworks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,15 +15,15 @@
 #include <string>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
-#include "tuner/scenarios.h"
-#include "tuner/tuning.h"
+#include "tuner/advice/scenarios.h"
+#include "tuner/search/tuning.h"
 
 namespace shardwright::tuner {
 namespace {

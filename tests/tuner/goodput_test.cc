@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goodput against hand arithmetic, against a simulation that draws failures one by one, and against
 // the one public run that tells enough.
-#include "tuner/goodput.h"
+#include "tuner/runs/goodput.h"
 
 #include <gtest/gtest.h>
 
@@ -12,12 +12,12 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/operations.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
-#include "tuner/critical_batch.h"
-#include "tuner/critical_batch_fit.h"
-#include "tuner/run_cost.h"
+#include "tuner/runs/critical_batch.h"
+#include "tuner/runs/critical_batch_fit.h"
+#include "tuner/runs/run_cost.h"
 
 namespace shardwright::tuner {
 namespace {

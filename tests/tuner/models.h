@@ -6,7 +6,7 @@
 #include <string>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/model.h"
 
 namespace shardwright::tuner {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/production_fit.h"
+#include "tuner/runs/production_fit.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/run_cost.h"
+#include "tuner/runs/run_cost.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
 
 namespace shardwright::tuner {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The search against exhaustive simulation of small spaces, and its promises: the optimum, what
 // fits, more knobs never hurt, the same answer on any number of threads, an answer when stopped.
-#include "tuner/search.h"
+#include "tuner/search/search.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/every_plan.h"

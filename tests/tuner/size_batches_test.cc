@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The promise of `size` about batches: for a number of GPUs no batch that it may choose makes the
 // whole run shorter than its answer, and more GPUs do not take longer. Over random requests.
-#include "tuner/size_batches.h"
+#include "tuner/size/size_batches.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
 
 namespace shardwright::tuner {

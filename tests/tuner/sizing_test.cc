@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep and what is made of it: arithmetic by hand, choices on options made up for the purpose,
 // and the promises of a search (same answer on any number of threads, an answer when stopped).
-#include "tuner/sizing.h"
+#include "tuner/size/sizing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,16 +11,16 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/operations.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/models.h"
-#include "tuner/compare_strategies.h"
-#include "tuner/critical_batch.h"
-#include "tuner/knee.h"
-#include "tuner/search.h"
-#include "tuner/size_batches.h"
-#include "tuner/sizing_choice.h"
+#include "tuner/advice/compare_strategies.h"
+#include "tuner/runs/critical_batch.h"
+#include "tuner/search/search.h"
+#include "tuner/size/knee.h"
+#include "tuner/size/size_batches.h"
+#include "tuner/size/sizing_choice.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space holds every plan that differs, once; and says what contradicts itself.
-#include "tuner/space.h"
+#include "tuner/search/space.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 #include <string>
 
 #include "profiles/data_dir.h"
-#include "sim/core/error.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/every_plan.h"
-#include "tuner/dimensions.h"
+#include "tuner/search/dimensions.h"
 
 namespace shardwright::tuner {
 namespace {

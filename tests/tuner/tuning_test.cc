@@ -2,7 +2,7 @@
 // What tune says about its choice is true: the price of every knob, the other strategies, what
 // happens when the prediction is off, and the advice when nothing fits. And it chooses what the
 // published runs chose.
-#include "tuner/tuning.h"
+#include "tuner/search/tuning.h"
 
 #include <gtest/gtest.h>
 
@@ -12,10 +12,10 @@
 #include <string>
 
 #include "profiles/data_dir.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/models.h"
-#include "tuner/scenarios.h"
+#include "tuner/advice/scenarios.h"
 
 namespace shardwright::tuner {
 namespace {

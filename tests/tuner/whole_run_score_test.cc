@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/whole_run_score.h"
+#include "tuner/runs/whole_run_score.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "profiles/data_file.h"
-#include "tuner/whole_run_layout.h"
+#include "tuner/runs/whole_run_layout.h"
 
 namespace shardwright::tuner {
 namespace {

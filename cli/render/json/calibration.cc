@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/calibration.h"
+#include "cli/render/measured/calibration.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,7 @@
 #include "cli/render/prediction.h"
 #include "cli/render/words/runs_here.h"
 #include "sim/core/plan_json.h"
-#include "tuner/dimensions.h"
+#include "tuner/search/dimensions.h"
 
 namespace shardwright::cli {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/render/json/tuning_file.h"
 
-#include "sim/core/json_file.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/schema.h"
 #include "sim/core/plan_json.h"
-#include "sim/core/schema.h"
 
 namespace shardwright::cli {
 namespace {

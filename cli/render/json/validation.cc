@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/validation.h"
+#include "cli/render/scores/validation.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cli/render/text/text.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::cli {
 namespace {

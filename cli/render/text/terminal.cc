@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "cli/render/text/text.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "profiles/energy.h"
+#include "profiles/prices/energy.h"
 
 namespace shardwright::cli {
 

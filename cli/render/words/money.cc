@@ -7,7 +7,7 @@
 
 #include "cli/render/sizing.h"
 #include "cli/render/text/quantity.h"
-#include "profiles/price.h"
+#include "profiles/prices/price.h"
 
 namespace shardwright::cli {
 namespace {

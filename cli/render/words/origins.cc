@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
-#include "profiles/model_parallel_uncertainty.h"
-#include "profiles/scale_uncertainty.h"
+#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "profiles/uncertainty/scale_uncertainty.h"
 #include "sim/cost/scale.h"
 #include "sim/uncertainty/extrapolation.h"
 #include "sim/uncertainty/memory_uncertainty.h"

@@ -13,7 +13,7 @@
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
-#include "tuner/dimensions.h"
+#include "tuner/search/dimensions.h"
 
 namespace shardwright::cli {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "tuner/objective.h"
-#include "tuner/other_strategies.h"
-#include "tuner/steps.h"
+#include "tuner/advice/other_strategies.h"
+#include "tuner/search/objective.h"
+#include "tuner/search/steps.h"
 
 namespace shardwright::cli {
 

@@ -2,7 +2,7 @@
 #include "exec/train/data/data_order.h"
 
 #include "kernels/random.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "exec/train/data/checksum.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {

@@ -16,10 +16,10 @@
 #include "exec/train/data/mapped_file.h"
 #include "exec/train/data/sft_dataset.h"
 #include "exec/train/data/token_file.h"
-#include "sim/core/error.h"
-#include "sim/core/nearest.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/parse_value.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/nearest.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/parse_value.h"
 
 namespace shardwright::exec {
 namespace {

@@ -10,9 +10,9 @@
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
 #include "exec/train/data/sft_line.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
-#include "sim/core/json_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::exec {
 namespace {

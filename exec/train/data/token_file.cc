@@ -11,9 +11,9 @@
 
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
-#include "sim/core/atomic_file.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/units.h"
 
 namespace shardwright::exec {

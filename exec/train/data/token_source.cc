@@ -10,8 +10,8 @@
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
 #include "kernels/random.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 

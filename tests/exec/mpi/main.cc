@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "exec/comm/mpi_world.h"
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/exec/training.h"
 

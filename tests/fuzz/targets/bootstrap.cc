@@ -8,8 +8,8 @@
 #include "exec/comm/bootstrap_key.h"
 #include "exec/comm/bootstrap_message.h"
 #include "exec/comm/rendezvous.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

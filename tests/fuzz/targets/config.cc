@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model's config.json, as the Hugging Face Hub holds them.
-#include "sim/core/check.h"
-#include "sim/core/hf_config.h"
+#include "sim/core/hf/config.h"
+
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 

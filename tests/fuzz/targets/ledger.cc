@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of published runs.
-#include "profiles/ledger.h"
+#include "profiles/ledger/ledger.h"
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

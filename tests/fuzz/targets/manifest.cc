@@ -5,8 +5,8 @@
 
 #include "exec/train/checkpoint.h"
 #include "exec/train/data/checksum.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace of this program: read as a step, with the plan in its notes as observations, and merged
 // with itself.
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan file. What was read is written and read again to the same text.
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "sim/core/plan_json.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"

@@ -7,8 +7,8 @@
 #include "profiles/operations.h"
 #include "profiles/stack_file.h"
 #include "profiles/step_parameters.h"
-#include "profiles/uncertainty.h"
-#include "sim/core/check.h"
+#include "profiles/uncertainty/uncertainty.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The settings of a run as a file. What was read is written and read again to the same values.
 #include "cli/run/settings.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

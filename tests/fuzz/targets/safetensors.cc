@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "exec/train/safetensors_model.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 

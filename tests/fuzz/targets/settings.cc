@@ -2,8 +2,8 @@
 // Another trainer's settings in each of the five languages, and the plan that they are read as.
 #include "cli/config/imported.h"
 #include "cli/config/setting.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

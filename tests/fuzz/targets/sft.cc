@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pairs of prompt and response for fine-tuning.
 #include "exec/train/data/sft_dataset.h"
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "sim/core/check.h"
+#include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

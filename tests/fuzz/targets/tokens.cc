@@ -6,8 +6,8 @@
 
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/open_data.h"
-#include "sim/core/check.h"
-#include "sim/core/error.h"
+#include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-#include "sim/core/error.h"
+#include "sim/core/base/error.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ledger: published, real training runs as a table, one row a configuration.
+//
+// A row is complete in itself: the architecture, the plan and the machine are read from its own
+// columns, never looked up by name, and become the Model, Plan and cluster that a prediction takes.
+// What was measured stands beside them. profiles/data/published/README.md explains every column.
+//
+// Reading is strict. A missing column, a number that is none, a word that is not known, or sizes of
+// a model that contradict each other are Errors that name file, line and column. A plan that cannot
+// run on the row's machine is left to the prediction, which skips the row and says why
+// (sim/score/validation.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "profiles/cluster_file.h"
+#include "profiles/stack_file.h"
+#include "sim/core/base/csv.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::profiles {
+
+/// Which of the framework's counters a memory measurement is. Two kinds are never compared.
+enum class MemoryCounter : std::uint8_t { kNone, kPeakAllocated, kPeakActive, kPeakReserved };
+
+/// "", "peak_allocated", "peak_active", "peak_reserved".
+std::string_view name_of(MemoryCounter counter);
+
+struct LedgerRow {
+  std::string id;
+  std::string source;   // who published it
+  std::string locator;  // where
+  std::size_t line = 0;
+  Model model;
+  Plan plan;
+  std::string gpu;
+  std::int64_t gpus_per_node = 8;
+  std::optional<double> inter_gbps_per_node;  // none: not stated, the usual network of that GPU
+  std::optional<double> iteration_s;
+  std::string time_kind;  // "published" or "from_throughput"; empty without a time
+  std::optional<double> tokens_per_gpu_s;
+  std::optional<double> peak_gib;
+  MemoryCounter counter = MemoryCounter::kNone;  // of peak_gib; kNone without one
+  bool out_of_memory = false;                    // the run failed for want of memory
+  // Of tables with parallel columns (profiles/ledger/ledger_parallel.h).
+  std::string unsupported;   // why no plan can express the row; empty: one can
+  std::string quality;       // A, B or C
+  std::string version;       // of the software
+  std::string stack_called;  // the software's name where another stack stands for it
+  // What the source's software did; none: as its stack usually does.
+  std::optional<bool> logits_kept, no_sync, kv_cache;
+  std::string software;  // its preset, in words
+  std::string note;
+  std::string suspect;  // why the measurement is not to be trusted; empty where it is
+};
+
+/// The shipped ledger, `data_dir()`/published/ledger.csv.
+std::filesystem::path shipped_ledger();
+
+std::vector<LedgerRow> load_ledger(const std::filesystem::path& path);
+std::vector<LedgerRow> read_ledger(const CsvTable& table);
+
+/// The cluster that a row describes by GPU, GPUs a node and network.
+ClusterFile cluster_of(const LedgerRow& row);
+/// The stack that a row describes by name, preset and what its software did.
+StackFile stack_of(const LedgerRow& row);
+
+/// All that decides a row's profile: rows with equal keys share it.
+using MachineKey =
+    std::tuple<std::string, std::int64_t, std::optional<double>, std::string, std::string,
+               std::optional<bool>, std::optional<bool>, std::optional<bool>, std::string>;
+MachineKey machine_key(const LedgerRow& row);
+
+}  // namespace shardwright::profiles

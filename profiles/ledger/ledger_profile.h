@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The profile that a row of the ledger is predicted with: its cluster, its preset of the stack,
+// and the constants that only its source is known to have.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "profiles/ledger/ledger.h"
+#include "profiles/profile.h"
+#include "profiles/step_parameters.h"
+
+namespace shardwright::profiles {
+
+/// `overrides` as given to --set win over everything. Throws Error.
+Profile profile_of(const LedgerRow& row, const StepParameters& parameters,
+                   const std::vector<std::string>& overrides = {});
+/// With the parameters that ship.
+Profile profile_of(const LedgerRow& row, const std::vector<std::string>& overrides = {});
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "profiles/prices/price.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "profiles/data_file.h"
+#include "sim/core/base/json_file.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/base/words.h"
+
+namespace shardwright::profiles {
+namespace {
+
+constexpr std::array<std::string_view, kPriceKinds> kKindNames = {"on-demand", "reserved", "spot"};
+constexpr double kMostUsd = 1e6;
+
+Price& price_of(PriceList& list, PriceKind kind) {
+  return list[static_cast<std::size_t>(kind)];
+}
+
+void read_offers(const JsonReader& from, Price& price) {
+  if (!from.has("range")) return;
+  const std::vector<double> range = from.require_list<double>("range");
+  if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMostUsd))
+    from.fail("range", "two rising numbers above 0, USD per GPU hour");
+  price.range = {range[0], range[1]};
+  price.range_source = from.find<std::string>("range_source").value_or("");
+}
+
+void read_price(const JsonReader& from, PriceKind kind, Price& price) {
+  if (kind == PriceKind::kOnDemand) {
+    from.reject_unknown_keys({"range", "range_source"});
+  } else {
+    from.reject_unknown_keys(
+        {"usd_per_gpu_hour", "range", "range_source", "source", "confidence", "date"});
+    price = {};
+    price.usd_per_gpu_hour =
+        from.require<double>("usd_per_gpu_hour", NumberRange<double>(0, kMostUsd, true));
+    price.origin = {from.find<std::string>("source").value_or(""),
+                    from.find<std::string>("confidence").value_or(""),
+                    from.find<std::string>("date").value_or("")};
+  }
+  price.range = {price.usd_per_gpu_hour, price.usd_per_gpu_hour};
+  read_offers(from, price);
+}
+
+/// The price on demand is a field of the cluster; "prices" may say its range, and other kinds.
+void read_prices(const JsonReader& root, PriceList& list) {
+  if (root.has("usd_per_gpu_hour")) {
+    Price& on_demand = price_of(list, PriceKind::kOnDemand);
+    on_demand = {};
+    FieldList fields;
+    const Field& field = fields.add("usd_per_gpu_hour", &on_demand.usd_per_gpu_hour, "USD",
+                                    "price; 0: unknown", between(0.0, kMostUsd));
+    on_demand.origin = read_field(root, "usd_per_gpu_hour", field);
+    on_demand.range = {on_demand.usd_per_gpu_hour, on_demand.usd_per_gpu_hour};
+  }
+  const std::optional<JsonReader> prices = root.find_object("prices");
+  if (!prices) return;
+  prices->reject_unknown_keys({"on-demand", "reserved", "spot"});
+  for (std::size_t i = 0; i < kPriceKinds; ++i) {
+    const auto kind = static_cast<PriceKind>(i);
+    if (const auto entry = prices->find_object(std::string(name_of(kind))))
+      read_price(*entry, kind, price_of(list, kind));
+  }
+}
+
+PriceList prices_of(const DataFile& file, int depth) {
+  PriceList list;
+  if (const auto base = open_base(DataKind::kCluster, file, depth))
+    list = prices_of(*base, depth + 1);
+  read_prices(file.json->root(), list);
+  return list;
+}
+
+std::optional<std::chrono::year_month_day> last_day_of(std::string_view date) {
+  using namespace std::chrono;
+  const auto part = [&](std::size_t at, std::size_t size) -> std::optional<int> {
+    if (date.size() < at + size) return std::nullopt;
+    const std::optional<std::int64_t> value = parse_int64(date.substr(at, size));
+    return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
+  };
+  const std::optional<int> y = part(0, 4), m = part(5, 2), d = part(8, 2);
+  if (!y) return std::nullopt;
+  if (date.size() == 4) return year{*y} / December / 31;
+  if (!m || *m < 1 || *m > 12) return std::nullopt;
+  const month of_year{static_cast<unsigned>(*m)};
+  if (date.size() == 7) return year_month_day(year{*y} / of_year / last);
+  if (!d) return std::nullopt;
+  const year_month_day day = year{*y} / of_year / *d;
+  return day.ok() ? std::optional(day) : std::nullopt;
+}
+
+}  // namespace
+
+std::string_view name_of(PriceKind kind) {
+  return name_in(kKindNames, kind);
+}
+
+std::optional<PriceKind> price_kind_from(std::string_view name) {
+  return value_in<PriceKind>(kKindNames, name);
+}
+
+std::vector<std::string> price_kind_names() {
+  return {kKindNames.begin(), kKindNames.end()};
+}
+
+PriceList load_prices(const std::string& cluster) {
+  return prices_of(open_data_file(DataKind::kCluster, cluster, {}), 0);
+}
+
+std::optional<int> age_days(std::string_view date, std::chrono::sys_days today) {
+  const std::optional<std::chrono::year_month_day> day = last_day_of(date);
+  if (!day) return std::nullopt;
+  return std::max(0, static_cast<int>((today - std::chrono::sys_days(*day)).count()));
+}
+
+std::chrono::sys_days today() {
+  using namespace std::chrono;
+  if (const char* epoch = std::getenv("SOURCE_DATE_EPOCH")) {
+    if (const std::optional<std::int64_t> s = parse_int64(epoch)) {
+      return floor<days>(sys_seconds(std::chrono::seconds(*s)));
+    }
+  }
+  return floor<days>(system_clock::now());
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/base/parse_number.h"
+
+#include <locale.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <system_error>
+
+namespace shardwright {
+
+std::optional<std::int64_t> exact_integer(double value) {
+  // 2^63 is a double; the largest double below it fits. The comparison is false for NaN.
+  constexpr double kLimit = 9223372036854775808.0;
+  if (!(value >= -kLimit && value < kLimit)) return std::nullopt;
+  if (value != std::trunc(value)) return std::nullopt;
+  return static_cast<std::int64_t>(value);
+}
+
+std::optional<double> parse_double(std::string_view text) {
+#ifdef __cpp_lib_to_chars
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+#else
+  return parse_double_by_locale(text);
+#endif
+}
+
+std::optional<double> parse_double_by_locale(std::string_view text) {
+  // strtod also takes blanks, a plus, hexadecimal numbers and names.
+  const bool plain = text.find_first_not_of("0123456789.eE+-") == std::string_view::npos;
+  if (text.empty() || !plain || text.front() == '+') return std::nullopt;
+  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
+  const std::string terminated(text);
+  char* stop = nullptr;
+  errno = 0;
+  const double value = strtod_l(terminated.c_str(), &stop, c_locale);
+  const bool underflow = errno == ERANGE && value == 0;
+  if (stop != terminated.c_str() + terminated.size() || underflow || !std::isfinite(value)) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+namespace {
+
+/// The power of ten that a letter behind a number stands for.
+std::optional<int> power_of(char letter) {
+  switch (letter) {
+    case 'k':
+    case 'K':
+      return 3;
+    case 'm':
+    case 'M':
+      return 6;
+    case 'b':
+    case 'B':
+    case 'g':
+    case 'G':
+      return 9;
+    case 't':
+    case 'T':
+      return 12;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// "5,000,000" as "5000000"; none where commas do not part groups of three digits.
+std::optional<std::string> without_commas(std::string_view text) {
+  if (text.find(',') == text.npos) return std::string(text);
+  const std::size_t end = std::min(text.find_first_not_of("0123456789,"), text.size());
+  std::string digits;
+  std::size_t in_group = 0;
+  bool grouped = false;
+  for (std::size_t i = 0; i <= end; ++i) {
+    if (i == end || text[i] == ',') {
+      if (grouped ? in_group != 3 : in_group < 1 || in_group > 3) return std::nullopt;
+      grouped = true;
+      in_group = 0;
+    } else {
+      digits += text[i];
+      ++in_group;
+    }
+  }
+  const std::string_view rest = text.substr(end);
+  if (rest.find(',') != rest.npos) return std::nullopt;
+  return digits + std::string(rest);
+}
+
+}  // namespace
+
+std::optional<std::string> plain_number(std::string_view text) {
+  if (text.starts_with('$')) text.remove_prefix(1);
+  const std::optional<int> power = text.empty() ? std::nullopt : power_of(text.back());
+  if (power) {
+    text.remove_suffix(1);
+    if (text.ends_with(' ')) text.remove_suffix(1);
+    if (text.empty() || text.find_first_of("eE") != text.npos) return std::nullopt;
+  }
+  std::optional<std::string> plain = without_commas(text);
+  if (plain && power) plain->append("e").append(std::to_string(*power));
+  return plain;
+}
+
+std::optional<std::int64_t> parse_int64(std::string_view text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end) return value;
+  // Digits alone that do not fit must not come back rounded by way of a double.
+  if (text.find_first_of(".eE") == std::string_view::npos) return std::nullopt;
+  const std::optional<double> as_double = parse_double(text);
+  return as_double ? exact_integer(*as_double) : std::nullopt;
+}
+
+}  // namespace shardwright

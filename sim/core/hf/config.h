@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding a model by what a user types: a built-in name, a Hugging Face name, a config.json, or a
+// folder that holds one.
+//
+// Built-in models are config.json files in a data folder; the file's name is the model's name, its
+// key "_aliases" lists the names under which the Hugging Face Hub knows it. Nothing is downloaded.
+// What the keys of a config mean is told in sim/core/hf/families.h.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/base/json_file.h"
+#include "sim/core/model.h"
+
+namespace shardwright {
+
+/// A config.json and the name of the model in it.
+struct ModelFile {
+  std::filesystem::path path;
+  std::string name;
+};
+
+/// What `name_or_path` means: a built-in name in any case ("Llama-3-70B"), else an existing file or
+/// folder, else an alias of a built-in with or without its organisation
+/// ("meta-llama/Llama-2-70b-hf"). A folder of the same name as a built-in is reached by "./name".
+/// Throws Error with the nearest names when nothing is found.
+ModelFile find_model(const std::filesystem::path& builtin_folder, std::string_view name_or_path);
+
+/// The model that find_model finds. Throws Error also when the config is refused.
+Model load_model(const std::filesystem::path& builtin_folder, std::string_view name_or_path);
+
+/// The text of the config.json that find_model finds.
+std::string read_model_config(const std::filesystem::path& builtin_folder,
+                              std::string_view name_or_path);
+
+/// The config.json at `path`, in which Infinity and NaN count as null: Python writes them.
+JsonFile load_model_config(const std::filesystem::path& path);
+
+/// The name that find_model gives to what was typed, whether or not it is there (any more).
+std::string model_name_of(std::string_view name_or_path);
+
+/// As above for the text of a config.json; `file` stands for it in errors.
+Model parse_hf_config(std::string_view text, std::string file, std::string model_name);
+
+/// The names of the built-in models, sorted by their parts with numbers by value.
+std::vector<std::string> builtin_models(const std::filesystem::path& builtin_folder);
+
+}  // namespace shardwright

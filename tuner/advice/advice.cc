@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/advice/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "sim/core/base/error.h"
+#include "sim/core/units.h"
+#include "tuner/search/space.h"
+#include "tuner/search/steps.h"
+
+namespace shardwright::tuner {
+
+namespace {
+
+bool is_power_of_two(std::int64_t value) {
+  return std::has_single_bit(static_cast<std::uint64_t>(value));
+}
+
+std::string plural(std::int64_t count, const char* one, const char* several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
+/// Searches with something changed.
+class Changes {
+ public:
+  Changes(const Model& model, const std::vector<Framework>& frameworks, const Request& request,
+          const SearchOptions& options, bool robust)
+      : model_(model),
+        frameworks_(frameworks),
+        request_(request),
+        options_(options),
+        robust_(robust) {
+    options_.progress = nullptr;
+  }
+
+  const Request& request() const { return request_; }
+  const profiles::Profile& profile() const { return *frameworks_.front().profile; }
+  const Criteria& criteria() const { return options_.criteria; }
+  bool robust() const { return robust_; }
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
+  struct Terms {
+    std::optional<double> headroom;  // otherwise each framework's own
+    std::optional<Objective> objective;
+    bool robust = false;
+  };
+  Terms terms() const { return {std::nullopt, std::nullopt, robust_}; }
+
+  /// The best plan of the request; none when nothing fits or it contradicts itself.
+  std::optional<Found> best(const Request& changed) const { return best(changed, terms()); }
+  std::optional<Found> best(const Request& changed, const Terms& terms) const {
+    try {
+      Search search = search_of(changed, terms);
+      std::vector<Found> found = search.best(1);
+      if (!found.empty()) return std::move(found.front());
+    } catch (const Error&) {  // such a change makes no sense here
+    }
+    return std::nullopt;
+  }
+
+  /// Keeps a way when it leads somewhere.
+  void keep(std::string what, std::string flags, const Request& changed,
+            std::optional<Found> found) {
+    if (found) add(std::move(what), std::move(flags), changed, std::move(*found));
+  }
+  void add(std::string what, std::string flags, const Request& changed, Found found) {
+    Way way;
+    way.what = std::move(what);
+    way.flags = std::move(flags);
+    way.request = changed;
+    way.robust = robust_;
+    const Plan& plan = found.plan();
+    way.gpu_s_per_token =
+        found.prediction.time.iteration_s * static_cast<double>(plan.gpus) / tokens_per_step(plan);
+    way.plan = std::move(found);
+    ways_.push_back(std::move(way));
+  }
+  Way& last() { return ways_.back(); }
+  bool empty() const { return ways_.empty(); }
+  std::vector<Way> cheapest(std::size_t count) && {
+    std::stable_sort(ways_.begin(), ways_.end(), [](const Way& a, const Way& b) {
+      return a.gpu_s_per_token < b.gpu_s_per_token;
+    });
+    if (ways_.size() > count) ways_.resize(count);
+    for (Way& way : ways_) improve(way);
+    return std::move(ways_);
+  }
+
+  /// The first index below `count` for which `change` makes something fit, where later ones are
+  /// taken to fit, too; tried in growing strides, then narrowed down.
+  struct Step {
+    std::size_t index;
+    Request request;
+    Found found;
+  };
+  std::optional<Step> least(std::size_t count,
+                            const std::function<Request(std::size_t)>& change) const {
+    std::size_t low = 0, high = 0;
+    std::optional<Step> fits;
+    for (std::size_t stride = 1; !fits; stride *= 2) {
+      if (low >= count || stopped()) return std::nullopt;
+      high = std::min(low + stride, count) - 1;
+      fits = try_at(high, change);
+      if (!fits) low = high + 1;
+    }
+    while (low < fits->index && !stopped()) {
+      const std::size_t middle = (low + fits->index) / 2;
+      if (std::optional<Step> closer = try_at(middle, change)) {
+        fits = std::move(closer);
+      } else {
+        low = middle + 1;
+      }
+    }
+    return fits;
+  }
+
+ private:
+  Search search_of(const Request& request, const Terms& terms) const {
+    SearchOptions options = options_;
+    options.criteria.objective = terms.objective.value_or(options.criteria.objective);
+    std::vector<FrameworkPlans> plans = plans_of(request, model_, frameworks_, terms.robust);
+    for (FrameworkPlans& own : plans) own.headroom = terms.headroom.value_or(own.headroom);
+    return {model_, std::move(plans), options};
+  }
+
+  /// The plan of a way is what a search of its request answers.
+  void improve(Way& way) const {
+    if (stopped()) return;
+    Search search = search_of(way.request, {way.headroom, std::nullopt, way.robust});
+    climb(way.plan, [&](const Found& found) {
+      return steps_of(search, model_, way.request, options_, found);
+    });
+  }
+
+  std::optional<Step> try_at(std::size_t index,
+                             const std::function<Request(std::size_t)>& change) const {
+    Request changed = change(index);
+    std::optional<Found> found = best(changed);
+    if (!found) return std::nullopt;
+    return Step{index, std::move(changed), std::move(*found)};
+  }
+
+  const Model& model_;
+  const std::vector<Framework>& frameworks_;
+  const Request& request_;
+  SearchOptions options_;
+  bool robust_;
+  std::vector<Way> ways_;
+};
+
+template <typename Now>
+void free_size(Changes& changes, const char* flag,
+               std::optional<std::int64_t> GivenParallelism::*given, Now now) {
+  if (!(changes.request().parallel.*given)) return;
+  Request changed = changes.request();
+  (changed.parallel.*given).reset();
+  const std::optional<Found> found = changes.best(changed);
+  if (!found) return;
+  const std::string words = fmt::format("{} {}", flag, now(found->plan()));
+  changes.add(words, "--" + words, changed, *found);
+}
+
+void free_sizes(Changes& changes) {
+  using G = GivenParallelism;
+  free_size(changes, "tp", &G::tp, [](const Plan& p) { return p.parallel.tp; });
+  free_size(changes, "pp", &G::pp, [](const Plan& p) { return p.parallel.pp; });
+  free_size(changes, "cp", &G::cp, [](const Plan& p) { return p.parallel.cp; });
+  free_size(changes, "ep", &G::ep, [](const Plan& p) { return p.parallel.ep; });
+  free_size(changes, "virtual-stages", &G::virtual_stages,
+            [](const Plan& p) { return p.parallel.virtual_stages; });
+}
+
+void free_layers(Changes& changes, const Model& model) {
+  const Request& request = changes.request();
+  const bool none = request.recompute && request.recompute->recompute == Recompute::kNone;
+  if (!request.ckpt_layers && !none) return;
+  const std::int64_t now = none ? 0 : request.ckpt_layers.value_or(0);
+  const std::int64_t all = ceil_div(model.layers, request.ckpt_stride);
+  if (now >= all) return;
+  const auto step = changes.least(static_cast<std::size_t>(all - now), [&](std::size_t i) {
+    Request changed = request;
+    changed.ckpt_layers = now + 1 + static_cast<std::int64_t>(i);
+    if (none) changed.recompute.reset();
+    return changed;
+  });
+  if (!step) return;
+  const std::int64_t count = *step->request.ckpt_layers;
+  std::string flags = fmt::format("--ckpt-layers {}", count);
+  if (none) flags += " --recompute " + recompute_name(step->found.plan());
+  changes.add(plural(count - now, "more checkpointed layer", "more checkpointed layers") +
+                  fmt::format(" ({} of {})", count, model.layers),
+              std::move(flags), step->request, step->found);
+}
+
+void free_micro_batch(Changes& changes) {
+  const Request& request = changes.request();
+  if (!request.micro_batch || *request.micro_batch == 1) return;
+  std::vector<std::int64_t> smaller;
+  const std::int64_t own =
+      request.global_batch.value_or(0) / std::max<std::int64_t>(1, request.gpus);
+  for (std::int64_t size = *request.micro_batch - 1; size >= 1; --size) {
+    if (!request.global_batch || own % size == 0) smaller.push_back(size);
+  }
+  const auto step = changes.least(smaller.size(), [&](std::size_t i) {
+    Request changed = request;
+    changed.micro_batch = smaller[i];
+    if (request.global_batch) changed.grad_accum.reset();
+    return changed;
+  });
+  if (!step) return;
+  const Plan& plan = step->found.plan();
+  std::string flags = fmt::format("--micro-batch {}", plan.micro_batch);
+  if (request.grad_accum) flags += fmt::format(" --grad-accum {}", plan.grad_accum);
+  changes.add(fmt::format("micro-batch {} instead of {}", plan.micro_batch, *request.micro_batch),
+              std::move(flags), step->request, step->found);
+}
+
+/// Knobs whose other values have no order: left to the search.
+void free_others(Changes& changes) {
+  const Request& request = changes.request();
+  if (!request.strategies.empty() || request.shard_group) {
+    // A strategy that is held keeps ranks from sharing more than data, and so it stays.
+    Request changed = asks_for_model_parallel(request) ? request : sharing_data_alone(request);
+    changed.strategies.clear();
+    changed.shard_group.reset();
+    if (const std::optional<Found> found = changes.best(changed)) {
+      const Plan& plan = found->plan();
+      changed.parallel = request.parallel;
+      changed.strategies = {plan.strategy};
+      std::string what = fmt::format("the strategy {}", name_of(plan.strategy));
+      std::string flags = fmt::format("--strategy {}", name_of(plan.strategy));
+      if (info_of(plan.strategy).hybrid || request.shard_group) {
+        const std::int64_t group =
+            resolved_shard_group(plan, changes.profile().cluster.gpus_per_node);
+        what += fmt::format(" in groups of {}", group);
+        flags += fmt::format(" --shard-group {}", group);
+        changed.shard_group = group;
+      }
+      changes.add(std::move(what), std::move(flags), changed, *found);
+    }
+  }
+  if (request.recompute && request.recompute->recompute != Recompute::kNone) {
+    Request changed = request;
+    changed.recompute.reset();
+    if (const std::optional<Found> found = changes.best(changed)) {
+      const std::string name = recompute_name(found->plan());
+      changes.add("recompute " + name, "--recompute " + name, changed, *found);
+    }
+  }
+  if (request.attention == AttentionKind::kEager) {
+    Request changed = request;
+    changed.attention = AttentionKind::kFlash;
+    changes.keep("flash attention", "--attention flash", changed, changes.best(changed));
+  }
+  if (request.loss_chunks.value_or(kLossChunks) < kLossChunks) {
+    Request changed = request;
+    changed.loss_chunks = kLossChunks;
+    changes.keep(fmt::format("the loss in {} pieces", kLossChunks),
+                 fmt::format("--loss-chunks {}", kLossChunks), changed, changes.best(changed));
+  }
+  const Stack& stack = changes.profile().stack;
+  if (stack.memory == MemoryManager::kCachingAllocator &&
+      request.allocator != AllocatorKind::kExpandable &&
+      !(request.allocator == AllocatorKind::kStack && stack.allocator.expandable_segments)) {
+    Request changed = request;
+    changed.allocator = AllocatorKind::kExpandable;
+    changes.keep("expandable segments", "--allocator expandable", changed, changes.best(changed));
+  }
+  if (request.buffers.value_or(2) > 2) {
+    Request changed = request;
+    changed.buffers = 2;
+    changes.keep(fmt::format("2 buffers instead of {}", *request.buffers), "--buffers 2", changed,
+                 changes.best(changed));
+  }
+}
+
+void shorten_sequence(Changes& changes) {
+  const Request& request = changes.request();
+  const std::int64_t grain = request.seq_len > 2048 ? 512 : request.seq_len > 512 ? 128 : 16;
+  std::vector<std::int64_t> shorter;
+  for (std::int64_t length = (request.seq_len - 1) / grain * grain; length >= grain;
+       length -= grain) {
+    shorter.push_back(length);
+  }
+  const auto step = changes.least(shorter.size(), [&](std::size_t i) {
+    Request changed = request;
+    changed.seq_len = shorter[i];
+    return changed;
+  });
+  if (!step) return;
+  changes.add(fmt::format("sequence {} instead of {}", step->request.seq_len, request.seq_len),
+              fmt::format("--seq-len {}", step->request.seq_len), step->request, step->found);
+}
+
+void add_gpus(Changes& changes) {
+  const Request& request = changes.request();
+  const Cluster& cluster = changes.profile().cluster;
+  const bool linked = cluster.nics_per_node > 0;
+  const std::int64_t node = cluster.gpus_per_node;
+  const std::int64_t most = linked ? kMostGpus : node;
+  std::vector<std::int64_t> counts;
+  for (std::int64_t gpus = request.gpus + 1; gpus <= most; ++gpus) {
+    if (gpus > node ? gpus % node != 0 : node % gpus != 0) continue;
+    // Replicas that several ranks share take batches that not every rank has a part of.
+    const bool doubled = gpus % request.gpus == 0 && is_power_of_two(gpus / request.gpus);
+    if (!request.global_batch || *request.global_batch % gpus == 0 || doubled)
+      counts.push_back(gpus);
+  }
+  const auto step = changes.least(counts.size(), [&](std::size_t i) {
+    Request changed = request;
+    changed.gpus = counts[i];
+    return changed;
+  });
+  if (!step) return;
+  changes.add(plural(step->request.gpus - request.gpus, "more GPU", "more GPUs") +
+                  fmt::format(" ({})", step->request.gpus),
+              fmt::format("--gpus {}", step->request.gpus), step->request, step->found);
+}
+
+/// Master weights in bf16, and where these alone do not suffice, moments and gradients, too.
+void narrow_masters(Changes& changes) {
+  Request changed = changes.request();
+  changed.master_dtype = DType::kBf16;
+  std::string words = "bf16 master weights", flags = "--master-dtype bf16";
+  const auto narrow = [&](std::optional<DType>& dtype, bool allowed, const char* what,
+                          const char* flag) {
+    if (dtype == DType::kBf16 || allowed) return;
+    dtype = DType::kBf16;
+    words += what;
+    flags += flag;
+  };
+  const auto suffices = [&] {
+    const std::optional<Found> found = changes.best(changed);
+    changes.keep(words + " (changes the arithmetic)", flags, changed, found);
+    return found.has_value();
+  };
+  if (suffices()) return;
+  narrow(changed.moment_dtype, changed.allow_bf16_moments, ", moments", " --moment-dtype bf16");
+  narrow(changed.reduce_dtype, changed.allow_bf16_reduce, ", gradients", " --reduce-dtype bf16");
+  suffices();
+}
+
+void change_arithmetic(Changes& changes) {
+  const Request& request = changes.request();
+  if (request.moment_dtype.value_or(DType::kFp32) == DType::kFp32 && !request.allow_bf16_moments) {
+    Request changed = request;
+    changed.moment_dtype = DType::kBf16;
+    changes.keep("bf16 moments (changes the arithmetic)", "--moment-dtype bf16", changed,
+                 changes.best(changed));
+  }
+  if (request.master_dtype.value_or(DType::kFp32) == DType::kFp32 && !request.allow_bf16_master)
+    narrow_masters(changes);
+  if (request.reduce_dtype.value_or(DType::kFp32) == DType::kFp32 && !request.allow_bf16_reduce &&
+      request.gpus > 1) {
+    Request changed = request;
+    changed.reduce_dtype = DType::kBf16;
+    changes.keep("bf16 gradient reduction (changes the arithmetic)", "--reduce-dtype bf16", changed,
+                 changes.best(changed));
+  }
+}
+
+/// Moments of 8 bits, which frameworks have that divide more than data.
+void narrow_moments(Changes& changes, const Search& search) {
+  const Request& request = changes.request();
+  if (!search.frameworks().front().space.always_shares_batch || request.parallel.optimizer ||
+      !request.allowed_optimizers.empty()) {
+    return;
+  }
+  Request changed = request;
+  changed.parallel.optimizer = Optimizer::kAdamw8bit;
+  changes.keep("8-bit AdamW (changes the arithmetic)", "--optimizer adamw-8bit", changed,
+               changes.best(changed));
+}
+
+/// The most head-room that can be kept, where what was asked for cannot.
+void lower_headroom(Changes& changes) {
+  const double asked = changes.criteria().headroom;
+  if (asked <= 0) return;
+  Changes::Terms terms = changes.terms();
+  terms.headroom = 0;
+  if (!changes.best(changes.request(), terms)) return;
+  terms.objective = Objective::kHeadroom;
+  const std::optional<Found> smallest = changes.best(changes.request(), terms);
+  if (!smallest) return;
+  const auto usable = static_cast<double>(smallest->prediction.memory.usable_bytes);
+  terms.objective.reset();
+  terms.headroom = std::floor((1 - smallest->score / usable) * 1000) / 1000;
+  const std::optional<Found> found = changes.best(changes.request(), terms);
+  if (!found) return;
+  changes.add(
+      fmt::format("head-room of {:.1f} % instead of {:.1f} %", 100 * *terms.headroom, 100 * asked),
+      fmt::format("--headroom {:.1f}%", 100 * *terms.headroom), changes.request(), *found);
+  changes.last().headroom = *terms.headroom;
+}
+
+void trust_the_prediction(Changes& changes) {
+  if (!changes.robust()) return;
+  Changes::Terms terms = changes.terms();
+  terms.robust = false;
+  if (const std::optional<Found> found = changes.best(changes.request(), terms)) {
+    changes.add("no margin for errors of the prediction", "no --robust", changes.request(), *found);
+    changes.last().robust = false;
+  }
+}
+
+Request all_free(const Request& request) {
+  Request changed = request;
+  changed.strategies.clear();
+  changed.shard_group.reset();
+  changed.micro_batch.reset();
+  if (request.global_batch) changed.grad_accum.reset();
+  changed.ckpt_layers.reset();
+  changed.recompute.reset();
+  changed.buffers.reset();
+  changed.attention.reset();
+  changed.loss_chunks.reset();
+  GivenParallelism& sizes = changed.parallel;
+  sizes.tp = sizes.pp = sizes.cp = sizes.ep = sizes.etp = sizes.virtual_stages = std::nullopt;
+  return changed;
+}
+
+bool holds_knobs(const Request& request) {
+  return !request.strategies.empty() || request.shard_group || request.micro_batch ||
+         request.ckpt_layers || request.recompute || request.buffers || request.attention ||
+         request.loss_chunks || request.parallel.tp || request.parallel.pp || request.parallel.cp ||
+         request.parallel.ep || request.parallel.etp || request.parallel.virtual_stages;
+}
+
+}  // namespace
+
+Advice advise(Search& search, const Model& model, const std::vector<Framework>& frameworks,
+              const Request& request, const SearchOptions& options, bool robust,
+              std::size_t count) {
+  Advice advice;
+  if (const std::optional<Overshoot> nearest = search.nearest())
+    advice.closest = search.judge({nearest->plan}, nearest->framework).front();
+  Changes changes(model, frameworks, request, options, robust);
+  free_sizes(changes);
+  free_layers(changes, model);
+  free_micro_batch(changes);
+  free_others(changes);
+  lower_headroom(changes);
+  trust_the_prediction(changes);
+  shorten_sequence(changes);
+  add_gpus(changes);
+  change_arithmetic(changes);
+  narrow_moments(changes, search);
+  if (!changes.empty() || changes.stopped() || !holds_knobs(request)) {
+    advice.ways = std::move(changes).cheapest(count);
+    return advice;
+  }
+
+  // No single change is enough: let go of every knob, and if need be change the job as well.
+  const std::string freed = "every knob left to the search";
+  const Request free = all_free(request);
+  Changes together(model, frameworks, free, options, robust);
+  together.keep(freed, "none of the knobs", free, together.best(free));
+  if (together.empty()) {
+    shorten_sequence(together);
+    add_gpus(together);
+    change_arithmetic(together);
+    narrow_moments(together, search);
+  }
+  advice.ways = std::move(together).cheapest(count);
+  for (Way& way : advice.ways) {
+    if (way.what == freed) continue;
+    way.what = freed + ", and " + way.what;
+    way.flags = "none of the knobs but " + way.flags;
+  }
+  return advice;
+}
+
+}  // namespace shardwright::tuner

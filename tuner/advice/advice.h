@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// When nothing fits: how far the closest plan is from fitting, and what to change, as little as
+// possible, so that something does.
+//
+// Every way is tried, not guessed: a search with one thing changed, by the smallest amount that
+// lets a plan of any framework fit. Knobs that are held fixed give way, then what is trained and on
+// what (sequence length, number of GPUs), then the arithmetic. Ways are compared by the GPU time
+// that a token takes afterwards.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tuner/search/frameworks.h"
+
+namespace shardwright::tuner {
+
+/// The largest cluster that anything is asked about on its own.
+inline constexpr std::int64_t kMostGpus = 16384;
+
+struct Way {
+  std::string what;                // "7 more checkpointed layers (27)"
+  std::string flags;               // what to change on the command line: "--ckpt-layers 27"
+  Request request;                 // as changed
+  std::optional<double> headroom;  // where it is what changed
+  bool robust = false;
+  Found plan;  // the best of what fits then
+  double gpu_s_per_token = 0;
+};
+
+struct Advice {
+  std::optional<Judgement> closest;  // of the space as asked for
+  std::vector<Way> ways;             // cheapest first
+};
+
+/// `search` found nothing that fits in the plans of `request`. At most `count` ways.
+Advice advise(Search& search, const Model& model, const std::vector<Framework>& frameworks,
+              const Request& request, const SearchOptions& options, bool robust,
+              std::size_t count = 3);
+
+}  // namespace shardwright::tuner

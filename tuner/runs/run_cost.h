@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a whole run takes in days and dollars: its ideal steps, and beside them the run as published
+// trainings went.
+//
+//   ideal days  = tokens / tokens per second of the predicted step
+//   whole days  = ideal days x tokens factor x production factor x failures at this scale
+//
+// The production factor (profiles/uncertainty/production.h) holds what published runs lost to
+// failures, evaluation, restarts, stragglers, checkpoints and data, on a usual number of GPUs. More
+// GPUs fail more often: the factor is moved by goodput (goodput.h) on that number over goodput on
+// these. The tokens factor is (1 + B / B_crit) over the same at free_tokens (critical_batch.h),
+// never below 1: steps that outgrow these need more tokens for the same loss. Of a batch that
+// somebody chose they are the most that a published training took, up to where tokens are taken as
+// they were chosen and what tiny steps would need less is a note; of a batch that is chosen here
+// they are the usual batch. The interval holds the step's interval and the factor's; that of
+// dollars also what offers of the same kind ask elsewhere, in quadrature of logarithms, end by end.
+// The probability of missing a limit is that of a logarithm that is normal on either side of the
+// middle and has that interval.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "profiles/prices/price.h"
+#include "profiles/uncertainty/production.h"
+#include "sim/core/model.h"
+#include "sim/predict.h"
+#include "tuner/runs/goodput.h"
+
+namespace shardwright::tuner {
+
+/// What a run meets besides its steps.
+struct RunConditions {
+  double tokens = 0;
+  double critical_tokens = 0;              // of a step; 0: not asked
+  std::array<double, 2> critical_range{};  // by the laws that agree with published batches
+  std::string critical_words;              // whose laws
+  double usual_tokens = 0;                 // of a step, when nobody says
+  double published_tokens = 0;             // the most of a step, by published trainings
+  double free_tokens = 0;                  // of a step, beyond which more tokens are counted
+  profiles::Production production;
+  double mtbf_gpu_hours = 0, restart_s = 0;
+  /// Least and most of it that operators report; zeros where it is known.
+  std::array<double, 2> mtbf_range{};
+  /// Of the time, below which no large training reports to have come, however often it failed; 0:
+  /// not asked.
+  double least_useful_share = 0;
+  /// Hours that a node runs before its provider takes it away; 0: it does not (spot does).
+  double preemption_node_hours = 0;
+  double gpu_bytes_per_s = 0;          // of a checkpoint
+  double storage_bytes_per_s = 0;      // of all GPUs together; 0: as fast as they write
+  double stall_bytes_per_s = 0;        // that each GPU copies aside; 0: training waits for storage
+  double least_interval_s = 0;         // between checkpoints
+  std::optional<double> checkpoint_s;  // instead
+};
+
+struct RunCost {
+  double ideal_days = 0;
+  double days = 0;
+  double level = 0.9;  // of both intervals
+  std::array<double, 2> days_interval{};
+  double gpu_hours = 0;
+  std::optional<double> ideal_usd, usd;  // none: price unknown
+  std::optional<std::array<double, 2>> usd_interval;
+  double tokens_factor = 1;
+  double scale_factor = 1;  // failures on these GPUs over those on a usual number
+  profiles::ProductionFactor production;
+  Goodput goodput;
+  double whole_mfu = 0;  // 6 N tokens over GPU hours and 16-bit peak
+};
+
+/// Mean GPU hours between interruptions of a job on nodes of `gpus_per_node`: by failures, and by
+/// the provider where that takes nodes away. Rates of independent interruptions add.
+double interrupted_every_gpu_hours(const RunConditions& conditions, std::int64_t gpus_per_node);
+
+/// Tokens, the critical batch and what is known of published runs and of failures: shipped data.
+RunConditions usual_conditions(const Model& model, double tokens, std::int64_t seq_len);
+
+/// Tokens of a step when nobody says: the largest power of two of sequences that needs at most
+/// kUsualOverhead more tokens than tiny steps.
+double usual_batch_tokens(double critical_tokens, std::int64_t seq_len);
+
+/// (1 + batch / critical) / (1 + free / critical), at least 1.
+double tokens_factor(double tokens_per_step, double free, double critical);
+
+/// How many times the tokens of tiny steps the laws give, least and most.
+std::array<double, 2> tokens_of_tiny_steps(double tokens_per_step, const RunConditions& conditions);
+
+/// That a quantity of this middle and interval at `level` (0.9) is above `limit`.
+double probability_above(double limit, double middle, const std::array<double, 2>& interval,
+                         double level);
+
+RunCost run_cost(const Model& model, const sim::Prediction& prediction, double peak_flops,
+                 const RunConditions& conditions, const profiles::Price& price,
+                 std::int64_t gpus_per_node = 1);
+
+}  // namespace shardwright::tuner

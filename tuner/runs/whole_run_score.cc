@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/runs/whole_run_score.h"
+
+#include <algorithm>
+#include <map>
+
+#include "sim/core/base/error.h"
+#include "sim/core/base/portable_math.h"
+#include "sim/core/base/quantile.h"
+#include "tuner/runs/production_fit.h"
+
+namespace shardwright::tuner {
+namespace {
+
+using profiles::Production;
+using profiles::WholeRun;
+
+ScoredWholeRun scored(const WholeRun& run, const Production& production, IdealHoursOf& ideal_of) {
+  ScoredWholeRun result;
+  result.run = run;
+  result.skipped = run.not_scorable;
+  if (!result.skipped.empty()) return result;
+  result.ideal = ideal_of(run);
+  const profiles::ProductionFactor factor =
+      profiles::factor_of(production, run.parameters, run.peak_flops, result.ideal.gpu_hours,
+                          result.ideal.step_half_width);
+  result.gpu_hours = result.ideal.gpu_hours * factor.middle;
+  result.interval_gpu_hours = {result.gpu_hours * portable_exp(-factor.half_widths[0]),
+                               result.gpu_hours * portable_exp(factor.half_widths[1])};
+  result.inside = run.gpu_hours >= result.interval_gpu_hours[0] &&
+                  run.gpu_hours <= result.interval_gpu_hours[1];
+  return result;
+}
+
+constexpr std::int64_t kFirstFitted = 2023;  // year: software and networks were others before
+
+WholeRunSummary summary_of(const std::vector<ScoredWholeRun>& runs) {
+  WholeRunSummary summary;
+  std::vector<double> ratios, widths;
+  for (const ScoredWholeRun& scored : runs) {
+    if (!scored.run.scored()) continue;
+    ++summary.n;
+    summary.inside += scored.inside;
+    ratios.push_back(scored.ratio());
+    widths.push_back(scored.interval_gpu_hours[1] / scored.interval_gpu_hours[0]);
+  }
+  if (summary.n == 0) return summary;
+  summary.median_ratio = quantile(ratios, 0.5);
+  summary.median_width = quantile(widths, 0.5);
+  return summary;
+}
+
+void add_quartiles(const std::vector<WholeRun>& runs, Production& production) {
+  std::map<std::string, std::vector<double>> reached;
+  for (const WholeRun& run : runs) {
+    if (run.scored()) reached[profiles::generation_of(run.peak_flops)].push_back(run.whole_mfu);
+  }
+  for (const auto& [generation, mfu] : reached) {
+    production.reached[generation] = {
+        {quantile(mfu, 0.25), quantile(mfu, 0.5), quantile(mfu, 0.75)},
+        static_cast<std::int64_t>(mfu.size())};
+  }
+}
+
+}  // namespace
+
+WholeRunScore score_whole_runs(const std::vector<WholeRun>& runs, const Production& production,
+                               const WholeRunOptions& options) {
+  WholeRunScore result;
+  IdealHoursOf ideal_of(production.analytic_mfu, options.overrides);
+  for (const WholeRun& run : runs) {
+    result.runs.push_back(scored(run, production, ideal_of));
+    if (options.progress) options.progress(static_cast<std::int64_t>(result.runs.size()));
+  }
+  result.summary = summary_of(result.runs);
+  return result;
+}
+
+Production fit_whole_runs(const std::vector<WholeRun>& runs, const WholeRunOptions& options) {
+  Production production;
+  std::vector<double> steady;
+  for (const WholeRun& run : runs) {
+    if (run.scored() && run.steady_mfu) steady.push_back(*run.steady_mfu);
+  }
+  if (steady.empty())
+    throw Error("no whole run of tier A or B has a steady_mfu_6n, expected at least one");
+  production.analytic_mfu = analytic_mfu_of(std::move(steady));
+  IdealHoursOf ideal_of(production.analytic_mfu, options.overrides);
+  std::vector<double> gpus;
+  std::int64_t done = 0;
+  for (const WholeRun& run : runs) {
+    if (options.progress) options.progress(++done);
+    if (!run.scored() || run.year < kFirstFitted) continue;
+    const IdealHours ideal = ideal_of(run);
+    if (run.gpus) gpus.push_back(static_cast<double>(*run.gpus));
+    production.runs.push_back({run.id, run.family, run.parameters, run.peak_flops, ideal.gpu_hours,
+                               ideal.step_half_width, run.gpu_hours});
+  }
+  production.usual_gpus = std::max(1.0, upper_median(gpus));
+  fit_production(production);
+  add_quartiles(runs, production);
+  return production;
+}
+
+}  // namespace shardwright::tuner

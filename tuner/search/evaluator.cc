@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/search/evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "sim/core/base/check.h"
+
+namespace shardwright::tuner {
+
+namespace {
+
+Bytes scaled(Bytes bytes, double factor) {
+  return factor == 1 ? bytes : static_cast<Bytes>(std::ceil(static_cast<double>(bytes) * factor));
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Model& model, const std::vector<Scenario>& scenarios,
+                     const Criteria& criteria, SimulatorPool* pool)
+    : scenarios_(scenarios), criteria_(criteria), pool_(pool) {
+  SHARDWRIGHT_CHECK(!scenarios.empty(), "no scenario to judge plans in");
+  for (const Scenario& scenario : scenarios) {
+    const bool shares = pool != nullptr && !scenario.physics.empty();
+    simulators_.emplace_back(model, scenario.profile,
+                             shares ? pool->take(scenario.physics) : Predictors{});
+  }
+}
+
+Evaluator::~Evaluator() {
+  if (pool_ == nullptr) return;
+  for (std::size_t s = 0; s < simulators_.size(); ++s) {
+    if (!scenarios_[s].physics.empty())
+      pool_->give_back(scenarios_[s].physics, simulators_[s].give_up());
+  }
+}
+
+double Evaluator::score(std::size_t scenario, const Plan& plan, double step_s,
+                        Bytes total_bytes) const {
+  return score_of(criteria_.objective, plan, step_s, total_bytes,
+                  scenarios_[scenario].profile.cluster.usd_per_gpu_hour);
+}
+
+Bytes Evaluator::allowed_bytes(std::size_t scenario, std::int64_t ranks) const {
+  const Bytes usable = scenarios_[scenario].profile.cluster.memory_bytes_per_rank(ranks);
+  return static_cast<Bytes>(std::floor(static_cast<double>(usable) * (1 - criteria_.headroom)));
+}
+
+double Evaluator::least_score(const Plan& plan, std::uint64_t family) {
+  if (criteria_.objective == Objective::kHeadroom)
+    return static_cast<double>(least_memory(plan, family).bytes);
+  double worst = 0;
+  for (std::size_t s = 0; s < scenarios_.size(); ++s)
+    worst = std::max(worst, score(s, plan, simulators_[s].least_step_s(plan, family), 0));
+  return worst;
+}
+
+/// `least_bytes(s)`: what is certain in scenario s.
+template <typename LeastBytes>
+Evaluator::LeastMemory Evaluator::worst_memory(const Plan& plan,
+                                               const LeastBytes& least_bytes) const {
+  LeastMemory least{0, std::numeric_limits<Bytes>::min()};
+  for (std::size_t s = 0; s < scenarios_.size(); ++s) {
+    const Bytes total = scaled(least_bytes(s), scenarios_[s].memory_factor);
+    if (s == 0) least.bytes = total;
+    least.excess_bytes = std::max(least.excess_bytes, total - allowed_bytes(s, plan.gpus));
+  }
+  return least;
+}
+
+Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan, std::uint64_t family) {
+  return worst_memory(plan,
+                      [&](std::size_t s) { return simulators_[s].least_bytes(plan, family); });
+}
+
+Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan) {
+  return worst_memory(plan, [&](std::size_t s) { return simulators_[s].least_bytes(plan); });
+}
+
+double Evaluator::simulate(const Plan& plan) {
+  double worst = 0;
+  for (std::size_t s = 0; s < scenarios_.size(); ++s) {
+    const sim::Prediction p = simulators_[s].predict(plan, {.reserved = false});
+    const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
+    worst = std::max(worst, score(s, plan, p.time.iteration_s, total));
+  }
+  return worst;
+}
+
+Judgement Evaluator::judge(const Plan& plan) {
+  return judge(plan, false);
+}
+
+Judgement Evaluator::judge_whether_fits(const Plan& plan) {
+  return judge(plan, true);
+}
+
+Judgement Evaluator::judge(const Plan& plan, bool gives_up) {
+  Judgement judgement;
+  judgement.excess_bytes = std::numeric_limits<Bytes>::min();
+  for (std::size_t s = 0; s < scenarios_.size(); ++s) {
+    sim::PredictOptions options;
+    if (gives_up && scenarios_[s].memory_factor >= 1)
+      options.most_bytes = allowed_bytes(s, plan.gpus);
+    sim::Prediction p = simulators_[s].predict(plan, options);
+    if (p.memory.given_up) {
+      judgement.fits = judgement.complete = false;
+      return judgement;
+    }
+    const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
+    const Bytes excess = total - allowed_bytes(s, plan.gpus);
+    judgement.excess_bytes = std::max(judgement.excess_bytes, excess);
+    judgement.fits = judgement.fits && excess <= 0 && p.memory.fits;
+    judgement.thrashes = judgement.thrashes || p.memory.allocator_retries > 0;
+    judgement.score = std::max(judgement.score, score(s, plan, p.time.iteration_s, total));
+    if (s == 0) judgement.prediction = std::move(p);
+  }
+  judgement.thrashes = judgement.thrashes && judgement.fits;
+  judgement.fits = judgement.fits && !judgement.thrashes;
+  return judgement;
+}
+
+}  // namespace shardwright::tuner

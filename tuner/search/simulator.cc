@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/search/simulator.h"
+
+#include "sim/check_modelled.h"
+#include "sim/cost/scale.h"
+#include "sim/stages_of_step.h"
+
+namespace shardwright::tuner {
+
+bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
+  const Parallelism& p = plan.parallel;
+  if (stack.parallel.always || model.is_moe() || p.replica() * p.ep != 1) return false;
+  return beyond_data_parallel(plan).empty();
+}
+
+bool strategies_act(const Stack& stack) {
+  return !stack.parallel.always;
+}
+
+void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile) {
+  if (!schedules_units(plan, model, profile.stack)) sim::check_modelled(model, plan, profile);
+}
+
+Simulator::Simulator(const Model& model, const profiles::Profile& profile, Predictors predictors)
+    : model_(model), profile_(profile), predictors_(std::move(predictors)) {}
+
+sim::Predictor& Simulator::predictor() {
+  if (!predictors_.predictor)
+    predictors_.predictor = std::make_unique<sim::Predictor>(model_, profile_);
+  return *predictors_.predictor;
+}
+
+sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& options) {
+  return predictor().predict(plan, options);
+}
+
+sim::ClosedForm& Simulator::closed() {
+  if (!predictors_.closed) predictors_.closed = std::make_unique<sim::ClosedForm>(model_, profile_);
+  return *predictors_.closed;
+}
+
+const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {
+  const auto [at, is_new] = families_.try_emplace(family);
+  if (is_new) at->second = closed().family(plan);
+  return at->second;
+}
+
+double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
+  if (!schedules_units(plan, model_, profile_.stack)) return predictor().least_s(plan);
+  const sim::FamilyBounds& known = bounds(plan, family);
+  return static_cast<double>(known.step_ns[static_cast<std::size_t>(plan.ckpt_layers)]) * 1e-9 *
+         sim::scale_factor(profile_, plan);
+}
+
+Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
+  if (!schedules_units(plan, model_, profile_.stack))
+    return predictor().parallel_memory_bytes(plan);
+  const sim::FamilyBounds& known = bounds(plan, family);
+  return known.allocated_bytes[static_cast<std::size_t>(plan.ckpt_layers)] +
+         profile_.cluster.gpu.runtime_bytes;
+}
+
+Bytes Simulator::least_bytes(const Plan& plan) {
+  if (!schedules_units(plan, model_, profile_.stack))
+    return predictor().parallel_memory_bytes(plan);
+  return closed().allocated_bytes(plan) + profile_.cluster.gpu.runtime_bytes;
+}
+
+bool Simulator::knows_bytes(const Plan& plan) const {
+  return profile_.stack.memory == MemoryManager::kStatic ||
+         (!schedules_units(plan, model_, profile_.stack) &&
+          !sim::replays_memory(model_, plan, profile_.stack));
+}
+
+}  // namespace shardwright::tuner

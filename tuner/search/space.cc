@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/search/space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <string_view>
+#include <utility>
+
+#include "sim/core/base/divisors.h"
+#include "sim/core/base/error.h"
+#include "sim/core/rack.h"
+#include "sim/pipeline/stages.h"
+#include "tuner/search/dimensions.h"
+#include "tuner/search/simulator.h"
+
+namespace shardwright::tuner {
+namespace {
+
+constexpr std::int64_t kFewestTokens = 1024;  // of a rank's sequence, with context parallelism
+constexpr std::int64_t kMostStages = 128;
+constexpr std::int64_t kLargeVocabulary = 65536;
+constexpr int kBuffers[] = {2, 3, 4};
+
+bool is_power_of_two(std::int64_t value) {
+  return std::has_single_bit(static_cast<std::uint64_t>(value));
+}
+
+/// Combines the values of all dimensions.
+class Writer {
+ public:
+  Writer(const Request& request, const Model& model, const profiles::Profile& profile, Space& space)
+      : request_(request),
+        model_(model),
+        profile_(profile),
+        space_(space),
+        numerics_(numerics_of(request, model, profile, space.base)),
+        arithmetics_(arithmetics_of(request)),
+        shard_groups_(request.shard_group
+                          ? std::vector<std::int64_t>{*request.shard_group}
+                          : shard_groups_of(request.gpus, profile.cluster.gpus_per_node)),
+        shares_(shares_replicas()) {}
+
+  void write() {
+    for (const GivenParallelism& given : settings_of(request_, model_, profile_.stack)) {
+      given_ = given;
+      base_ = space_.base;
+      take_parallelism(given, base_);
+      write_meshes();
+    }
+  }
+
+  [[noreturn]] void refuse() const {
+    if (first_error_) throw *first_error_;
+    if (!space_.always_shares_batch) {
+      if (batches_of_rank(request_).empty()) throw Error(batch_refusal(request_));
+      throw Error(fmt::format(
+          "there is no plan to search: hsdp needs a --shard-group of at least 2 that divides the "
+          "{} GPUs and is less than all of them",
+          request_.gpus));
+    }
+    throw Error(fmt::format(
+        "no parallel layout of {} GPUs gives every replica an equal part of {} sequences with what "
+        "is held fixed, expected another --global-batch, or fewer sizes that are given",
+        request_.gpus, batch()));
+  }
+
+ private:
+  /// Whether ranks may share more than data.
+  bool shares_replicas() const {
+    const Stack& stack = profile_.stack;
+    if (stack.parallel.always || model_.is_moe() || asks_for_model_parallel(request_)) return true;
+    return stack.parallel.supported && request_.gpus > 1 &&
+           profile_.cluster.devices_per_node == 0 && !asks_for_data_parallel(request_);
+  }
+
+  std::int64_t batch() const { return request_.global_batch.value_or(space_.usual_global_batch); }
+
+  void write_meshes() {
+    const std::int64_t joined = std::min(nvlink_gpus(profile_.cluster), request_.gpus);
+    for (const std::int64_t tp : divisors(request_.gpus, given_.tp)) {
+      if (tp > 1 && !shares_) break;
+      if (!given_.tp && tp > joined) break;
+      for (const std::int64_t cp : divisors(request_.gpus / tp, given_.cp)) {
+        if (cp > 1 && !shares_) break;
+        const std::int64_t fewest = request_.coarse ? 4 * kFewestTokens : kFewestTokens;
+        if (!given_.cp && cp > 1 && request_.seq_len / cp < fewest) break;
+        for (const std::int64_t pp : divisors(request_.gpus / tp / cp, given_.pp)) {
+          if (pp > model_.layers || (pp > 1 && !shares_)) break;
+          if (given_.pp || tries_stages(pp)) write_stages(tp, cp, pp);
+        }
+      }
+    }
+  }
+
+  bool tries_stages(std::int64_t pp) const {
+    if (request_.coarse && !is_power_of_two(pp)) return false;
+    return pp <= kMostStages &&
+           (is_power_of_two(pp) || model_.layers % pp == 0 || (model_.layers + 2) % pp == 0);
+  }
+
+  /// Chunks of a stage: those that cut the layers evenly, and powers of two.
+  std::vector<std::int64_t> virtual_stages(std::int64_t pp) const {
+    if (given_.virtual_stages) return {*given_.virtual_stages};
+    const bool interleaves =
+        !given_.pp_schedule || info_of(*given_.pp_schedule).takes_virtual_stages();
+    if (pp == 1 || !interleaves || !given_.pp_layout.value_or("").empty()) return {1};
+    std::vector<std::int64_t> result;
+    if (!given_.pp_schedule) result.push_back(1);
+    // Embedding and head count as a layer each where that divides (sim/pipeline/stages.h).
+    for (std::int64_t v = 2; v * pp <= model_.layers + 2; ++v) {
+      const std::int64_t parts = v * pp;
+      const bool evenly = model_.layers % parts == 0 || (model_.layers + 2) % parts == 0;
+      const bool tried = is_power_of_two(v) && parts <= model_.layers;
+      if (request_.coarse ? is_power_of_two(v) && (evenly || tried) : evenly || tried)
+        result.push_back(v);
+    }
+    return result;
+  }
+
+  std::vector<std::int64_t> expert_ranks(std::int64_t ranks) const {
+    if (!model_.is_moe()) return {given_.ep.value_or(1)};
+    std::vector<std::int64_t> result;
+    for (const std::int64_t ep : divisors(model_.experts.count, given_.ep)) {
+      if (given_.ep || ranks % ep == 0) result.push_back(ep);
+    }
+    return result;
+  }
+
+  std::vector<std::int64_t> expert_tensor_ranks(std::int64_t tp, std::int64_t ranks) const {
+    if (given_.etp) return {*given_.etp};
+    if (!model_.is_moe() || tp == 1 || ranks % tp != 0 || request_.coarse) return {1};
+    return {1, tp};
+  }
+
+  /// Whether a setting of the framework that the search chose makes no difference here.
+  bool ignores_settings(const Parallelism& p) const {
+    const GivenParallelism& asked = request_.parallel;
+    return (given_.tp_overlap != asked.tp_overlap && !p.sequence_parallel()) ||
+           (given_.dispatcher != asked.dispatcher && p.ep == 1) ||
+           (given_.pp_schedule != asked.pp_schedule && p.pp == 1);
+  }
+
+  void write_stages(std::int64_t tp, std::int64_t cp, std::int64_t pp) {
+    const std::int64_t replicas = request_.gpus / (tp * cp * pp);
+    const bool alone = tp * cp * pp == 1 && !space_.always_shares_batch;
+    const std::vector<Batch> batches =
+        alone ? batches_of_rank(request_) : batches_of_replicas(request_, batch(), replicas);
+    if (batches.empty()) return;
+    Plan plan = base_;
+    Parallelism& p = plan.parallel;
+    p.tp = tp;
+    p.cp = cp;
+    p.pp = pp;
+    if (pp == 1) p.pp_schedule.reset();
+    if (cp == 1) p.cp_comm.reset();
+    for (const std::int64_t chunks : virtual_stages(pp)) {
+      p.virtual_stages = chunks;
+      for (const std::int64_t ep : expert_ranks(tp * cp * replicas)) {
+        p.ep = ep;
+        for (const std::int64_t etp : expert_tensor_ranks(tp, tp * cp * replicas / ep)) {
+          p.etp = etp;
+          if (!ignores_settings(p)) write_plans(plan, batches);
+        }
+      }
+    }
+  }
+
+  void write_plans(Plan plan, const std::vector<Batch>& batches) {
+    for (const Numerics& numerics : numerics_) {
+      plan.numerics = numerics;
+      scheduled_ = schedules_units(plan, model_, profile_.stack);
+      for (const Strategy strategy : space_.strategies) {
+        plan.strategy = strategy;
+        if (takes(strategy, plan.parallel)) write_shard_groups(plan, batches);
+      }
+    }
+  }
+
+  /// Megatron's FSDP and pipelines exclude each other (its guide names tp, ep and cp beside FSDP),
+  /// and PyTorch's keeps parameters gathered between the stages of one: unless somebody asks for
+  /// it.
+  bool takes(Strategy strategy, const Parallelism& p) const {
+    const StrategyInfo& info = info_of(strategy);
+    return p.pp == 1 || !info.reshards || (given_.pp && !request_.strategies.empty());
+  }
+
+  void write_shard_groups(Plan plan, const std::vector<Batch>& batches) {
+    const std::vector<std::int64_t> whole{space_.base.shard_group};
+    const bool hybrid = scheduled_ && info_of(plan.strategy).hybrid;
+    for (const std::int64_t group : hybrid ? shard_groups_ : whole) {
+      plan.shard_group = group;
+      for (const Batch& batch : batches) {
+        plan.micro_batch = batch.micro_batch;
+        plan.grad_accum = batch.grad_accum;
+        if (&batch == &batches.front() && !is_legal(plan)) break;
+        if (runs(plan)) write_arithmetics(plan);
+      }
+    }
+  }
+
+  bool is_legal(const Plan& plan) {
+    try {
+      check_plan(plan, model_, profile_.cluster.gpus_per_node);
+      if (!scheduled_) (void)sim::partition_layers(model_, plan, profile_.stack);
+    } catch (const Error& error) {
+      if (!first_error_) first_error_ = error;
+      return false;
+    }
+    return true;
+  }
+
+  /// Megatron's groups of interleaved micro-batches are whole; other schedules say what they need.
+  bool runs(const Plan& plan) const {
+    const Parallelism& p = plan.parallel;
+    if (p.pp == 1) return true;
+    if (!given_.pp_schedule) return p.virtual_stages == 1 || plan.grad_accum % p.pp == 0;
+    try {
+      check_shape(sim::pipeline_shape(plan));
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  }
+
+  void write_arithmetics(Plan plan) {
+    for (const Arithmetic& one : arithmetics_) {
+      plan.reduce_dtype = one.reduce_dtype;
+      plan.master_dtype = one.master_dtype;
+      plan.moment_dtype = one.moment_dtype;
+      write_units(plan);
+    }
+  }
+
+  /// What only units that are scheduled one by one tell apart.
+  void write_units(const Plan& plan) {
+    const bool arenas = profile_.stack.memory == MemoryManager::kStatic;
+    std::vector<AttentionKind> attentions{request_.attention.value_or(AttentionKind::kFlash)};
+    // This project's executor keeps no scores.
+    if (!request_.attention && scheduled_ && !arenas) attentions.push_back(AttentionKind::kEager);
+    std::vector<std::int64_t> loss_chunks{request_.loss_chunks.value_or(plan.loss_chunks)};
+    // Logits of a large vocabulary may be most of the peak.
+    if (!request_.loss_chunks && scheduled_ && !arenas && model_.vocab >= kLargeVocabulary)
+      loss_chunks.push_back(kLossChunks);
+    std::vector<int> buffers{request_.buffers.value_or(plan.buffers)};
+    if (!request_.buffers && scheduled_ && uses_buffers(plan.strategy, profile_.stack))
+      buffers.assign(std::begin(kBuffers), std::end(kBuffers));
+    for (const AttentionKind attention : attentions) {
+      for (const std::int64_t chunks : loss_chunks) {
+        for (const int count : buffers) {
+          Plan& written = space_.plans.emplace_back(plan);
+          written.attention = attention;
+          written.loss_chunks = chunks;
+          written.buffers = count;
+          if (space_.fills_buffers && scheduled_) written.prefetch = count - 1;
+        }
+      }
+    }
+  }
+
+  const Request& request_;
+  const Model& model_;
+  const profiles::Profile& profile_;
+  Space& space_;
+  std::vector<Numerics> numerics_;
+  std::vector<Arithmetic> arithmetics_;
+  std::vector<std::int64_t> shard_groups_;
+  bool shares_;
+  GivenParallelism given_;  // with the settings that are tried
+  Plan base_;
+  bool scheduled_ = false;
+  std::optional<Error> first_error_;
+};
+
+Plan base_of(const Request& request, const profiles::Profile& profile) {
+  Plan base;
+  base.gpus = request.gpus;
+  base.seq_len = request.seq_len;
+  base.param_dtype = request.param_dtype;
+  base.offload = request.offload;
+  base.offload_layers = request.offload_layers;
+  base.shard_group = request.shard_group.value_or(0);
+  base.attention = request.attention.value_or(AttentionKind::kFlash);
+  base.allocator = request.allocator;
+  base.ckpt_stride = request.ckpt_stride;
+  base.deterministic = request.deterministic;
+  base.prefetch = request.prefetch.value_or(base.prefetch);
+  base.recompute = Recompute::kNone;
+  base.stack = request.stack.empty() ? profile.stack.id : request.stack;
+  take_parallelism(request.parallel, base);
+  return base;
+}
+
+/// Throws Error for a size that does not divide `whole`, with the nearest that do.
+void check_divides(std::string_view name, std::optional<std::int64_t> size, std::int64_t whole,
+                   std::string_view what) {
+  if (!size || whole % *size == 0) return;
+  throw Error(fmt::format("{} is {}, which does not divide the {} {}, expected {}", name, *size,
+                          whole, what, nearest_divisors(*size, whole)));
+}
+
+void check_sizes(const Request& request, const Model& model) {
+  check_divides("tp", request.parallel.tp, request.gpus, "GPUs");
+  check_divides("pp", request.parallel.pp, request.gpus, "GPUs");
+  check_divides("cp", request.parallel.cp, request.gpus, "GPUs");
+  if (model.experts.count > 0)
+    check_divides("ep", request.parallel.ep, model.experts.count, "experts");
+}
+
+void set_recomputation(const Request& request, const Model& model, const Stack& stack,
+                       Space& space) {
+  space.layers = ceil_div(model.layers, request.ckpt_stride);
+  space.pieces_of_all_layers = stack.memory != MemoryManager::kStatic;
+  const bool none = request.recompute && request.recompute->recompute == Recompute::kNone;
+  if (none && request.ckpt_layers.value_or(0) > 0) {
+    throw Error(fmt::format("--ckpt-layers is {}, but --recompute is none, expected 0",
+                            *request.ckpt_layers));
+  }
+  if (request.ckpt_layers.value_or(0) > space.layers) {
+    throw Error(fmt::format("--ckpt-layers is {}, expected 0 to {}, the layers of the model",
+                            *request.ckpt_layers, space.layers));
+  }
+  space.ckpt_layers = request.ckpt_layers;
+  if (none || request.ckpt_layers == 0) return;
+  space.recomputes_nothing = !request.ckpt_layers;
+  space.recomputations = request.recompute ? std::vector<Recomputation>{*request.recompute}
+                                           : recomputations_of(model, space.base, stack);
+  if (request.offload == Offload::kActivations && !request.recompute) {
+    // Layers that run again keep nothing to offload.
+    std::erase_if(space.recomputations,
+                  [](const Recomputation& one) { return one.recompute == Recompute::kFull; });
+  }
+}
+
+}  // namespace
+
+std::int64_t Space::steps(const Plan& plan, const Recomputation& recomputation) const {
+  if (ckpt_layers) return 1;
+  if (recomputation.recompute == Recompute::kPieces && pieces_of_all_layers) return 1;
+  return ceil_div(layers, plan.parallel.pp * plan.parallel.virtual_stages);
+}
+
+Plan Space::at(const Plan& plan, const Recomputation& recomputation, std::int64_t step) const {
+  Plan result = plan;
+  result.recompute = recomputation.recompute;
+  result.pieces = recomputation.pieces;
+  result.ckpt_layers = ckpt_layers.value_or(step * layers / steps(plan, recomputation));
+  return result;
+}
+
+std::int64_t Space::size() const {
+  std::int64_t count = 0;
+  for (const Plan& plan : plans) {
+    count += recomputes_nothing ? 1 : 0;
+    for (const Recomputation& one : recomputations) count += steps(plan, one);
+  }
+  return count;
+}
+
+bool Space::assumes_batch(const Plan& plan) const {
+  return usual_global_batch > 0 && (always_shares_batch || plan.parallel.replica() > 1);
+}
+
+Space space_of(const Request& request, const Model& model, const profiles::Profile& profile) {
+  Space space;
+  space.base = base_of(request, profile);
+  space.fills_buffers = !request.prefetch;
+  check_sizes(request, model);
+  check_framework(space.base, model, profile);
+  set_recomputation(request, model, profile.stack, space);
+  space.strategies = strategies_act(profile.stack) ? strategies_of(request, profile.stack)
+                                                   : strategies_beside(request, profile.stack);
+  space.always_shares_batch =
+      profile.stack.parallel.always || model.is_moe() || asks_for_model_parallel(request);
+  if (!request.global_batch && !request.grad_accum)
+    space.usual_global_batch = usual_batch(request, model);
+  Writer writer(request, model, profile, space);
+  writer.write();
+  if (space.plans.empty()) writer.refuse();
+  return space;
+}
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every plan that a request leaves open on one framework.
+//
+// A space is a list of plans that recompute nothing, one for each combination of what may vary:
+// sizes of tensor, pipeline, context and expert parallelism (data parallelism alone is the point
+// where all of them are 1), settings of the framework, arithmetic, strategy, batch, attention,
+// pieces of the loss, gather buffers. With each of them goes how much is recomputed: what (a
+// policy) and in how many layers (steps). Combinations that execute the same are counted once: what
+// a plan ignores is not varied for it, sizes that cut nothing evenly or only rename others are not
+// tried. What changes the arithmetic varies only where the request allows it. Tensor ranks stay
+// within NVLink; schedules that split backward are tried where --pp-schedule names them, because no
+// published release of the frameworks that ship has them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "tuner/search/request.h"
+
+namespace shardwright::tuner {
+
+struct Space {
+  Plan base;                                  // what does not vary
+  std::vector<Plan> plans;                    // nothing recomputed; the plainest first
+  std::vector<Recomputation> recomputations;  // besides none
+  bool recomputes_nothing = true;             // whether `plans` themselves are in the space
+  std::optional<std::int64_t> ckpt_layers;    // held fixed
+  std::int64_t layers = 0;                    // that can be recomputed
+  bool pieces_of_all_layers = false;          // recomputed pieces are those of every layer
+  bool fills_buffers = true;                  // prefetch is not fixed: as far ahead as they hold
+  std::vector<Strategy> strategies;           // of data parallelism alone
+  /// Sequences of a step where the request says nothing and replicas share them; 0 elsewhere.
+  std::int64_t usual_global_batch = 0;
+  bool always_shares_batch = false;  // that batch is of all plans
+
+  /// How many numbers of layers there are to recompute. With stages, every chunk has its share.
+  std::int64_t steps(const Plan& plan, const Recomputation& recomputation) const;
+  /// `plan` with `step` of them, 1 to steps().
+  Plan at(const Plan& plan, const Recomputation& recomputation, std::int64_t step) const;
+  std::int64_t size() const;
+  /// Whether the batch of this plan is the usual one, because nobody gave any.
+  bool assumes_batch(const Plan& plan) const;
+};
+
+/// Of the loss, where the search considers pieces at all: with this many the logits no longer
+/// count.
+inline constexpr std::int64_t kLossChunks = 8;
+
+/// Throws Error when what is held fixed contradicts itself, the model, the cluster or the
+/// framework, or when the space holds no plan that makes sense.
+Space space_of(const Request& request, const Model& model, const profiles::Profile& profile);
+
+}  // namespace shardwright::tuner

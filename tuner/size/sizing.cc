@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/size/sizing.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "sim/core/base/error.h"
+#include "sim/core/base/worker_pool.h"
+#include "sim/core/parallelism.h"
+#include "sim/core/rack.h"
+#include "sim/uncertainty/headroom.h"
+#include "tuner/advice/scenarios.h"
+#include "tuner/search/search.h"
+#include "tuner/size/size_batches.h"
+
+namespace shardwright::tuner {
+
+namespace {
+
+constexpr double kSecondsPerDay = 86400;
+constexpr double kSharpness = 1.25;  // of the critical batch: the fit is no better than that
+// A larger batch or other software has to make the whole run this much shorter.
+constexpr double kWorth = 1.02;
+
+constexpr double kTooSlow = 20;        // times the deadline
+constexpr double kNeverTooSlow = 365;  // days
+constexpr double kSlowestDays = 3650;  // without a deadline
+constexpr double kLeastUseful = 0.01;  // share of a run's time, below which it never ends
+
+struct Task {
+  std::size_t offer = 0;
+  std::int64_t gpus = 0;
+  bool largest = false;  // that is tried of this offer
+};
+
+/// All of an offer that a prediction depends on: clusters of equal text differ in name and price.
+std::string physics_of_offer(const Offer& offer) {
+  profiles::Profile profile = offer.profile;
+  profile.cluster.usd_per_gpu_hour = 0;
+  std::string text = physics_of(profile);
+  if (offer.model_parallel) text += " " + offer.model_parallel->stack.id;
+  return text;
+}
+
+using Outcome = std::variant<std::monostate, Sized, LeftOut>;
+
+double as_double(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// Days by 6 FLOPs per parameter and token at 40 % of the peak: only to order the work.
+double rough_days(const Model& model, const Offer& offer, const SizingJob& job, std::int64_t gpus) {
+  const double flops =
+      6 * as_double(count_parameters(model).active(model.layers)) * job.run.tokens /
+      (0.4 * std::max(1.0, offer.profile.cluster.gpu.peak_bf16_flops) * as_double(gpus));
+  return flops / kSecondsPerDay;
+}
+
+profiles::Profile filled_profile(profiles::Profile profile, std::int64_t gpus) {
+  profile.cluster = filled(std::move(profile.cluster), gpus);
+  return profile;
+}
+
+std::string gib(double bytes) {
+  return fmt::format("{:.1f} GiB", bytes / kGiB);
+}
+
+/// Master weights and moments are there on every plan, at best shared by all GPUs.
+Bytes least_state_bytes(const Model& model, const SizingJob& job, std::int64_t gpus) {
+  if (job.fixed.offload != Offload::kNone) return 0;
+  Plan plan;
+  plan.master_dtype =
+      job.fixed.allow_bf16_master ? DType::kBf16 : job.fixed.master_dtype.value_or(DType::kFp32);
+  plan.moment_dtype =
+      job.fixed.allow_bf16_moments ? DType::kBf16 : job.fixed.moment_dtype.value_or(DType::kFp32);
+  return checkpoint_bytes(model, plan) / gpus;
+}
+
+std::string why_nothing_fits(const std::optional<Overshoot>& nearest) {
+  if (!nearest) return "no plan was tried before the interruption";
+  if (nearest->excess_bytes <= 0)
+    return "the nearest plan fits only by emptying the allocator's cache in every step";
+  return fmt::format("the nearest plan takes {} more than it may of a GPU",
+                     gib(static_cast<double>(nearest->excess_bytes)));
+}
+
+/// Why a run that is interrupted so often gets nowhere.
+std::string no_progress(const Goodput& goodput) {
+  return fmt::format(
+      "an interruption every {:.3g} hours, with {:.3g} s for a checkpoint, leaves less than {:.0f} "
+      "% "
+      "of the time useful",
+      goodput.mtbf_s / 3600, goodput.checkpoint_s, 100 * kLeastUseful);
+}
+
+Sized sized(const Model& model, std::size_t index, const Offer& offer, const SizingJob& job,
+            const Found& found) {
+  Sized result;
+  result.offer = index;
+  result.prediction = found.prediction;
+  result.tokens_per_step = tokens_per_step(result.prediction.plan);
+  result.shown_only = offer.shown_only;
+  result.over_critical = result.tokens_per_step > kSharpness * job.run.critical_tokens;
+  result.cost = run_cost(model, result.prediction, offer.profile.cluster.gpu.peak_bf16_flops,
+                         job.run, offer.price, offer.profile.cluster.gpus_per_node);
+  return result;
+}
+
+class Sweeper {
+ public:
+  Sweeper(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+          const SweepOptions& options)
+      : model_(model), offers_(offers), job_(job), options_(options) {}
+
+  std::vector<Task> all_sizes() const {
+    std::vector<Task> tasks;
+    for (std::size_t i = 0; i < offers_.size(); ++i) {
+      const std::vector<std::int64_t> counts =
+          job_.gpus ? std::vector<std::int64_t>{*job_.gpus}
+                    : gpu_counts(offers_[i].profile.cluster, job_.max_gpus);
+      for (const std::int64_t gpus : counts) tasks.push_back({i, gpus, gpus == counts.back()});
+    }
+    return tasks;
+  }
+
+  Sweep run(const std::vector<Task>& tasks) {
+    const std::vector<std::size_t> twins = twins_of(tasks);
+    std::vector<std::size_t> own;  // tasks that are searched
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (twins[i] == i) own.push_back(i);
+    }
+    total_ = static_cast<std::int64_t>(own.size());
+    std::vector<Outcome> outcomes(tasks.size());
+    const std::vector<std::size_t> order = order_of(tasks, std::move(own));
+    for_each_index(order.size(), static_cast<unsigned>(options_.threads), [&](std::size_t i) {
+      const Task& task = tasks[order[i]];
+      if (stopped() && any()) return;
+      outcomes[order[i]] = tune(task);
+      tell(outcomes[order[i]]);
+    });
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      Outcome outcome = outcomes[twins[i]];
+      if (auto* option = std::get_if<Sized>(&outcome))
+        sweep_.options.push_back(offered(std::move(*option), tasks[i].offer));
+      if (auto* left = std::get_if<LeftOut>(&outcome)) {
+        left->offer = tasks[i].offer;
+        sweep_.left_out.push_back(std::move(*left));
+      }
+    }
+    sweep_.stopped = stopped();
+    sweep_.seconds = seconds();
+    return std::move(sweep_);
+  }
+
+ private:
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
+  bool any() {
+    const std::lock_guard lock(mutex_);
+    return !so_far_.empty();
+  }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+  /// By task: the first whose outcome it shares, itself where there is none before.
+  std::vector<std::size_t> twins_of(const std::vector<Task>& tasks) const {
+    std::vector<std::string> physics;
+    for (const Offer& offer : offers_) physics.push_back(physics_of_offer(offer));
+    std::map<std::tuple<std::string_view, std::int64_t, bool>, std::size_t> first;
+    std::vector<std::size_t> twins;
+    for (const Task& task : tasks) {
+      const auto key =
+          std::make_tuple(std::string_view(physics[task.offer]), task.gpus, task.largest);
+      twins.push_back(first.emplace(key, twins.size()).first->second);
+    }
+    return twins;
+  }
+
+  /// The same plan at another offer of the same machines.
+  Sized offered(Sized option, std::size_t index) const {
+    if (option.offer == index) return option;
+    const Offer& offer = offers_[index];
+    option.offer = index;
+    option.shown_only = offer.shown_only;
+    option.cost = run_cost(model_, option.prediction, offer.profile.cluster.gpu.peak_bf16_flops,
+                           job_.run, offer.price, offer.profile.cluster.gpus_per_node);
+    return option;
+  }
+
+  std::vector<std::size_t> order_of(const std::vector<Task>& tasks,
+                                    std::vector<std::size_t> order) const {
+    if (!options_.near_days) return order;
+    std::map<std::size_t, double> distance;
+    for (const std::size_t i : order) {
+      const double days = rough_days(model_, offers_[tasks[i].offer], job_, tasks[i].gpus);
+      distance[i] = std::abs(std::log(days / *options_.near_days));
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return distance[a] < distance[b]; });
+    return order;
+  }
+
+  /// Why a size is not worth a search; empty where it is.
+  std::string too_slow(const Task& task) const {
+    if (task.largest || job_.gpus) return {};
+    const double days = rough_days(model_, offers_[task.offer], job_, task.gpus);
+    const double most =
+        options_.near_days ? std::max(kTooSlow * *options_.near_days, kNeverTooSlow) : kSlowestDays;
+    if (days <= most) return {};
+    return fmt::format("the steps alone would take about {:.2g} years", days / 365);
+  }
+
+  /// The best plan of a size, where its run would come to an end.
+  Outcome tune(const Task& task) {
+    Outcome outcome = best_plan(task);
+    const auto* option = std::get_if<Sized>(&outcome);
+    if (option == nullptr || option->cost.goodput.share >= kLeastUseful) return outcome;
+    return LeftOut{task.offer, task.gpus, Lack::kTime, no_progress(option->cost.goodput)};
+  }
+
+  /// What competes for one size: the fastest whole run so far, and that of data parallelism alone.
+  struct Candidates {
+    std::optional<Sized> best, plain;
+    std::optional<LeftOut> refusal;  // of data parallelism
+    std::string parallel_why;        // no plan that is model-parallel
+
+    /// Later ones are larger batches or other software: they have to be worth it.
+    void enter(Sized option) {
+      const bool wins = !best || option.cost.days * kWorth < best->cost.days;
+      if (!divides(option) && (!plain || option.cost.days < plain->cost.days)) plain = option;
+      if (wins) best = std::move(option);
+    }
+    static bool divides(const Sized& option) {
+      return !beyond_data_parallel(option.prediction.plan).empty();
+    }
+  };
+
+  Outcome best_plan(const Task& task) {
+    Candidates candidates;
+    const bool chosen = chooses_batch(job_);
+    const std::vector<double> caps =
+        chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
+    if (!is_plain(offers_[task.offer]))
+      candidates.refusal = {task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
+    std::set<std::optional<std::int64_t>> tried;
+    for (const double cap : caps) {
+      if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, candidates);
+      if (candidates.best && candidates.best->cut_short) break;
+      const bool mistake = candidates.refusal && candidates.refusal->lack == Lack::kBatch &&
+                           *job_.fixed.global_batch >= task.gpus;
+      if (!is_model_parallel(task) || mistake) continue;
+      if (std::string slow = too_slow(task); !slow.empty()) {
+        if (!candidates.best && !is_plain(offers_[task.offer]))
+          return LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
+        break;
+      }
+      for (const std::int64_t batch :
+           chosen ? shared_batches(cap, task.gpus) : std::vector<std::int64_t>{0}) {
+        enter_parallel(task, batch, candidates);
+      }
+    }
+    return outcome_of(task, std::move(candidates));
+  }
+
+  Outcome outcome_of(const Task& task, Candidates candidates) const {
+    if (candidates.best) {
+      Sized& best = *candidates.best;
+      if (candidates.plain && Candidates::divides(best))
+        best.plain = PlainPlan{candidates.plain->prediction.plan, candidates.plain->cost.days};
+      return std::move(best);
+    }
+    LeftOut left = candidates.refusal.value_or(LeftOut{task.offer, task.gpus, Lack::kOther, ""});
+    if (candidates.parallel_why.empty()) return left;
+    const bool nothing_known = left.lack == Lack::kOther && !is_plain(offers_[task.offer]);
+    if (nothing_known)
+      return LeftOut{task.offer, task.gpus, Lack::kMemory, candidates.parallel_why};
+    left.reason +=
+        fmt::format("; model-parallel on {}: {}", offers_[task.offer].model_parallel->stack.id,
+                    candidates.parallel_why);
+    return left;
+  }
+
+  void enter_plain(const Task& task, double cap, std::set<std::optional<std::int64_t>>& tried,
+                   Candidates& candidates) {
+    const Request& fixed = job_.fixed;
+    std::vector<std::optional<std::int64_t>> batches{fixed.global_batch};
+    // Micro-batch and accumulation, when both are fixed, make the batch.
+    if (!fixed.global_batch && !(fixed.micro_batch && fixed.grad_accum)) {
+      const double sequences =
+          cap > 0 ? cap : job_.run.usual_tokens / static_cast<double>(fixed.seq_len);
+      const std::int64_t unit =
+          task.gpus * fixed.micro_batch.value_or(1) * fixed.grad_accum.value_or(1);
+      batches.clear();
+      for (const std::int64_t batch : plain_batches(sequences, unit)) batches.emplace_back(batch);
+      if (cap <= 0) batches.resize(1);
+    }
+    for (const std::optional<std::int64_t>& batch : batches) {
+      if (!tried.insert(batch).second) continue;
+      Outcome outcome = tune_plain(task, batch, candidates);
+      if (auto* option = std::get_if<Sized>(&outcome)) candidates.enter(std::move(*option));
+      if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal)
+        candidates.refusal = std::move(*left);
+    }
+  }
+
+  void enter_parallel(const Task& task, std::int64_t batch, Candidates& candidates) {
+    try {
+      std::optional<Sized> model_parallel = search_model_parallel(task, batch, candidates);
+      if (model_parallel) candidates.enter(*std::move(model_parallel));
+    } catch (const Error& error) {
+      candidates.parallel_why = error.what();
+    }
+  }
+
+  /// Whether data parallelism alone is asked about and its engine knows the model.
+  bool is_plain(const Offer& offer) const {
+    return !model_.is_moe() && !offer.profile.stack.parallel.always &&
+           !asks_for_model_parallel(job_.fixed);
+  }
+  bool is_model_parallel(const Task& task) const {
+    return offers_[task.offer].model_parallel && task.gpus > 1 &&
+           (asks_for_model_parallel(job_.fixed) || !asks_for_data_parallel(job_.fixed));
+  }
+
+  /// None where there is a plan of another batch and none here is faster.
+  Outcome tune_plain(const Task& task, std::optional<std::int64_t> batch,
+                     const Candidates& candidates) {
+    const Offer& offer = offers_[task.offer];
+    const auto left_out = [&](Lack lack, std::string reason) {
+      return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
+    };
+    if (std::string why = batch_contradiction(job_.fixed, task.gpus); !why.empty())
+      return left_out(Lack::kBatch, std::move(why));
+    const Bytes state = least_state_bytes(model_, job_, task.gpus);
+    const Gpu& gpu = offer.profile.cluster.gpu;
+    if (state + gpu.runtime_bytes > offer.profile.cluster.memory_bytes_per_rank(task.gpus)) {
+      return left_out(
+          Lack::kMemory,
+          fmt::format("weights and moments alone take {} of the {} of a GPU",
+                      gib(static_cast<double>(state)), gib(static_cast<double>(gpu.memory_bytes))));
+    }
+    if (std::string why = too_slow(task); !why.empty())
+      return left_out(Lack::kTime, std::move(why));
+    Request request = job_.fixed;
+    request.gpus = task.gpus;
+    request.global_batch = batch;
+    std::optional<double> below;
+    if (candidates.plain) below = seconds_of_no_gain(*candidates.plain, request.global_batch);
+    try {
+      return search(task.offer, request, below);
+    } catch (const Error& error) {
+      return left_out(Lack::kOther, error.what());
+    }
+  }
+
+  /// The best plan that is model-parallel, where it is worth more than what there is; 0: the batch
+  /// is fixed.
+  std::optional<Sized> search_model_parallel(const Task& task, std::int64_t batch,
+                                             Candidates& candidates) {
+    const Offer& offer = offers_[task.offer];
+    Request request = job_.fixed;
+    request.gpus = task.gpus;
+    const profiles::Profile profile = filled_profile(*offer.model_parallel, task.gpus);
+    request.stack = profile.stack.id;
+    request.coarse = true;
+    if (batch > 0) request.global_batch = batch;
+    const std::vector<Scenario> scenarios{
+        {"as predicted", profile, 1, physics_name(task.offer, profile)}};
+    SearchOptions options;
+    options.threads = options.looks_per_round = 1;
+    options.stop = options_.stop;
+    options.simulators = &simulators_;
+    options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
+    Search search(model_, scenarios, space_of(request, model_, profile), options);
+    std::optional<double> below;
+    if (candidates.best) below = seconds_to_beat(*candidates.best, request.global_batch);
+    const std::vector<Found> best = search.best(1, nullptr, below);
+    {
+      const std::lock_guard lock(mutex_);
+      sweep_.considered += search.counts().considered;
+      sweep_.simulated += search.counts().simulated;
+    }
+    if (best.empty()) {
+      candidates.parallel_why = why_nothing_fits(search.nearest());
+      return std::nullopt;
+    }
+    Sized option = sized(model_, task.offer, offer, job_, best.front());
+    option.cut_short = search.stopped();
+    return option;
+  }
+
+  /// Of a step's token, at which a batch of `sequences` would make a faster whole run.
+  double seconds_to_beat(const Sized& best, std::optional<std::int64_t> sequences) const {
+    return token_seconds(best) * tokens_ratio(best, sequences) / kWorth;
+  }
+
+  /// Of a step's token, from which on a batch of `sequences` makes no shorter run. Days grow faster
+  /// than ideal days, by what the production factor grows with GPU hours, but less than their
+  /// square.
+  double seconds_of_no_gain(const Sized& best, std::optional<std::int64_t> sequences) const {
+    constexpr double kRounding = 1 + 1e-9;
+    const double ratio = tokens_ratio(best, sequences);
+    return token_seconds(best) * std::max(ratio, std::sqrt(ratio)) * kRounding;
+  }
+
+  static double token_seconds(const Sized& option) {
+    return option.prediction.time.iteration_s / option.tokens_per_step;
+  }
+
+  /// Tokens that a run needs with the batch of `best`, over those with `sequences`.
+  double tokens_ratio(const Sized& best, std::optional<std::int64_t> sequences) const {
+    if (!sequences) return 1;
+    const double tokens = as_double(*sequences * job_.fixed.seq_len);
+    return best.cost.tokens_factor /
+           tokens_factor(tokens, job_.run.free_tokens, job_.run.critical_tokens);
+  }
+
+  Outcome search(std::size_t index, const Request& request, std::optional<double> below) {
+    const Offer& offer = offers_[index];
+    const profiles::Profile profile = filled_profile(offer.profile, request.gpus);
+    const std::vector<Scenario> scenarios{
+        {"as predicted", profile, 1, physics_name(index, profile)}};
+    SearchOptions options;
+    options.threads = options.looks_per_round = 1;
+    options.stop = options_.stop;
+    options.simulators = &simulators_;
+    options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
+    Search search(model_, scenarios, space_of(sharing_data_alone(request), model_, profile),
+                  options);
+    const std::vector<Found> best = search.best(1, nullptr, below);
+    {
+      const std::lock_guard lock(mutex_);
+      sweep_.considered += search.counts().considered;
+      sweep_.simulated += search.counts().simulated;
+    }
+    if (!best.empty()) {
+      Sized option = sized(model_, index, offer, job_, best.front());
+      option.cut_short = search.stopped();
+      return option;
+    }
+    if (below) return {};
+    return LeftOut{index, request.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
+  }
+
+  /// Of an offer, the numbers of GPUs leave different parts of racks.
+  static std::string physics_name(std::size_t offer, const profiles::Profile& profile) {
+    return fmt::format("{} {} {}", offer, profile.stack.id, profile.cluster.gpus_per_node);
+  }
+
+  void tell(const Outcome& outcome) {
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    if (const auto* option = std::get_if<Sized>(&outcome)) so_far_.push_back(*option);
+    if (options_.progress)
+      options_.progress({done_, total_, sweep_.considered, seconds(), &so_far_});
+  }
+
+  const Model& model_;
+  const std::vector<Offer>& offers_;
+  const SizingJob& job_;
+  const SweepOptions& options_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  SimulatorPool simulators_;
+  std::mutex mutex_;
+  std::int64_t done_ = 0, total_ = 0;
+  std::vector<Sized> so_far_;
+  Sweep sweep_;
+};
+
+}  // namespace
+
+profiles::Profile profile_for(const Offer& offer, const Plan& plan) {
+  const bool divides = offer.model_parallel && offer.model_parallel->stack.id == plan.stack;
+  return filled_profile(divides ? *offer.model_parallel : offer.profile, plan.gpus);
+}
+
+std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) {
+  std::vector<std::int64_t> counts;
+  const bool on = is_rack(cluster.gpus_per_node) && cluster.nics_per_node > 0;
+  for (std::int64_t gpus = 1; (on || gpus < cluster.gpus_per_node) && gpus <= most; gpus *= 2)
+    counts.push_back(gpus);
+  if (on) return counts;
+  for (std::int64_t gpus = cluster.gpus_per_node; gpus <= most; gpus *= 2) {
+    counts.push_back(gpus);
+    if (cluster.nics_per_node == 0) break;
+  }
+  return counts;
+}
+
+bool chooses_batch(const SizingJob& job) {
+  return !job.fixed.global_batch && !job.fixed.grad_accum;
+}
+
+std::int64_t training_seq_len(const Model& model) {
+  constexpr std::int64_t kMost = 8192;
+  return std::min(model.max_positions, kMost);
+}
+
+Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const SweepOptions& options) {
+  Sweeper sweeper(model, offers, job, options);
+  return sweeper.run(sweeper.all_sizes());
+}
+
+void sweep_between(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+                   const std::vector<std::pair<std::size_t, std::int64_t>>& sizes, Sweep& result,
+                   const SweepOptions& options) {
+  std::vector<Task> tasks;
+  for (const auto& [offer, gpus] : sizes) tasks.push_back({offer, gpus, true});
+  Sweep more = Sweeper(model, offers, job, options).run(tasks);
+  for (Sized& option : more.options) {
+    option.between = true;
+    result.options.push_back(std::move(option));
+  }
+  result.considered += more.considered;
+  result.simulated += more.simulated;
+  result.seconds += more.seconds;
+  result.stopped = result.stopped || more.stopped;
+}
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/size/sizing_choice.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "sim/core/rack.h"
+
+namespace shardwright::tuner {
+
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+
+double usd(const Sized& option) {
+  return option.cost.usd.value_or(kUnknown);
+}
+
+/// Days times dollars; where no price is known, times GPUs.
+double days_by_cost(const Sized& option) {
+  return option.cost.days * usd(option);
+}
+
+auto by_cost(const Sized& option) {
+  return std::make_tuple(usd(option), option.cost.days, option.gpus());
+}
+auto by_days(const Sized& option) {
+  return std::make_tuple(option.cost.days, usd(option), option.gpus());
+}
+
+std::vector<std::size_t> comparable(const std::vector<Sized>& options) {
+  const auto those = [&](const std::function<bool(const Sized&)>& wanted) {
+    std::vector<std::size_t> indices;
+    for (std::size_t i = 0; i < options.size(); ++i) {
+      if (wanted(options[i])) indices.push_back(i);
+    }
+    return indices;
+  };
+  std::vector<std::size_t> result = those([](const Sized& option) {
+    return !option.over_critical && !option.cut_short && !option.shown_only;
+  });
+  if (result.empty()) {
+    result = those([](const Sized& option) { return !option.over_critical && !option.cut_short; });
+  }
+  if (result.empty()) result = those([](const Sized& option) { return !option.cut_short; });
+  if (result.empty()) result = those([](const Sized&) { return true; });
+  return result;
+}
+
+/// The first of the least by `key` among those wanted.
+template <class Key>
+std::optional<std::size_t> least(const std::vector<Sized>& options,
+                                 const std::vector<std::size_t>& among, Key key,
+                                 const std::function<bool(const Sized&)>& wanted) {
+  std::optional<std::size_t> best;
+  for (const std::size_t i : among) {
+    if (!wanted(options[i])) continue;
+    if (!best || key(options[i]) < key(options[*best])) best = i;
+  }
+  return best;
+}
+
+bool anything(const Sized&) {
+  return true;
+}
+
+/// What sizes are multiples of: of racks the power of two that jobs take of each.
+std::int64_t whole_node(const Cluster& cluster) {
+  const std::int64_t node = cluster.gpus_per_node;
+  return is_rack(node) ? static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)))
+                       : node;
+}
+
+std::optional<std::size_t> recommend(const std::vector<Sized>& options,
+                                     const std::vector<std::size_t>& among, const Goal& goal,
+                                     bool (*wanted)(const Sized&, const Goal&) = meets) {
+  const auto does = [&](const Sized& option) { return wanted(option, goal); };
+  if (goal.deadline_days) return least(options, among, by_cost, does);
+  if (goal.budget_usd) return least(options, among, by_days, does);
+  const auto priced = [](const Sized& option) { return option.cost.usd.has_value(); };
+  if (auto best = least(options, among, days_by_cost, priced)) return best;
+  return least(options, among, by_days, anything);
+}
+
+}  // namespace
+
+bool meets_deadline(const Sized& option, const Goal& goal) {
+  return !goal.deadline_days || option.cost.days <= *goal.deadline_days;
+}
+
+bool meets_budget(const Sized& option, const Goal& goal) {
+  return !goal.budget_usd || usd(option) <= *goal.budget_usd;
+}
+
+bool meets(const Sized& option, const Goal& goal) {
+  return meets_deadline(option, goal) && meets_budget(option, goal);
+}
+
+bool meets_safely(const Sized& option, const Goal& goal) {
+  return meets(option, goal) &&
+         misses_of(option, {goal.deadline_days, {}}).deadline.value_or(0) <= kSafeMiss;
+}
+
+Misses misses_of(const Sized& option, const Goal& goal) {
+  const RunCost& cost = option.cost;
+  Misses misses;
+  if (goal.deadline_days)
+    misses.deadline =
+        probability_above(*goal.deadline_days, cost.days, cost.days_interval, cost.level);
+  if (goal.budget_usd && cost.usd && cost.usd_interval)
+    misses.budget = probability_above(*goal.budget_usd, *cost.usd, *cost.usd_interval, cost.level);
+  return misses;
+}
+
+Choice choose(const std::vector<Sized>& options, const Goal& goal) {
+  Choice choice;
+  std::vector<std::size_t> among = comparable(options);
+  choice.in_the_middle = recommend(options, among, goal);
+  choice.recommended = recommend(options, among, goal, meets_safely);
+  choice.safe = goal.deadline_days && choice.recommended;
+  if (!choice.recommended) choice.recommended = choice.in_the_middle;
+  const auto fewest_gpus = [](const Sized& option) { return option.gpus(); };
+  const auto fewest = [&](bool (*wanted)(const Sized&, const Goal&)) {
+    return least(options, among, fewest_gpus, [&](const Sized& option) {
+      return option.offer == options[*choice.recommended].offer && wanted(option, goal);
+    });
+  };
+  if (choice.recommended && goal.deadline_days) {
+    choice.smallest = fewest(meets);
+    choice.smallest_safe = fewest(meets_safely);
+  }
+  const auto priced = [](const Sized& option) { return option.cost.usd.has_value(); };
+  const auto in_time = [&](const Sized& option) { return meets_deadline(option, goal); };
+  const auto in_budget = [&](const Sized& option) { return meets_budget(option, goal); };
+  choice.cheapest = least(options, among, by_cost, priced);
+  choice.fastest = least(options, among, by_days, anything);
+  choice.cheapest_in_time = least(options, among, by_cost, in_time);
+  choice.fastest_in_budget = least(options, among, by_days, in_budget);
+  if (!choice.recommended) {
+    std::vector<std::size_t> all(options.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    choice.beyond_critical = least(options, all, by_cost, [&](const Sized& option) {
+      return option.over_critical && meets(option, goal);
+    });
+  }
+  std::stable_sort(among.begin(), among.end(), [&](std::size_t a, std::size_t b) {
+    return by_days(options[a]) < by_days(options[b]);
+  });
+  double cheapest = kUnknown;
+  for (const std::size_t i : among) {
+    if (usd(options[i]) >= cheapest) continue;
+    cheapest = usd(options[i]);
+    choice.pareto.push_back(i);
+  }
+  return choice;
+}
+
+std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const Goal& goal) {
+  std::map<std::size_t, std::vector<std::size_t>> offers;
+  for (const std::size_t i : comparable(options)) offers[options[i].offer].push_back(i);
+  // Those that are shown only have a best size, too.
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    const Sized& option = options[i];
+    if (option.shown_only && !option.over_critical && !option.cut_short &&
+        (offers[option.offer].empty() || offers[option.offer].back() < i)) {
+      offers[option.offer].push_back(i);
+    }
+  }
+  std::vector<std::size_t> result;
+  for (const auto& [offer, among] : offers) {
+    const auto in_time = [&](const Sized& option) { return meets_deadline(option, goal); };
+    std::optional<std::size_t> best = recommend(options, among, goal, meets_safely);
+    if (!best) best = recommend(options, among, goal);
+    if (!best) best = least(options, among, by_cost, in_time);
+    if (!best) best = least(options, among, by_days, anything);
+    if (best) result.push_back(*best);
+  }
+  const auto preference = [&](std::size_t i) {
+    const Sized& option = options[i];
+    // Money where the deadline decides who counts, else time.
+    const double first = goal.deadline_days || !goal.budget_usd ? usd(option) : option.cost.days;
+    return std::make_tuple(option.shown_only, !meets_safely(option, goal), !meets(option, goal),
+                           !meets_deadline(option, goal), first, option.cost.days);
+  };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](std::size_t a, std::size_t b) { return preference(a) < preference(b); });
+  return result;
+}
+
+namespace {
+
+/// The neighbours between which the answer of one offer lies: `inside` meets the goal, `outside`
+/// does not.
+struct Bracket {
+  const Sized* inside = nullptr;
+  const Sized* outside = nullptr;
+};
+
+/// With fewer GPUs outside, the smallest that meets; with more, the largest.
+Bracket bracket_of(const std::vector<Sized>& options, std::size_t offer, bool largest,
+                   const std::function<bool(const Sized&)>& does) {
+  const auto better = [&](const Sized& one, const Sized* other) {
+    return other == nullptr || (one.gpus() > other->gpus()) == largest;
+  };
+  Bracket bracket;
+  for (const Sized& option : options) {
+    if (option.offer == offer && !option.cut_short && does(option) &&
+        better(option, bracket.inside))
+      bracket.inside = &option;
+  }
+  if (bracket.inside == nullptr) return bracket;
+  for (const Sized& option : options) {
+    const bool beyond =
+        largest ? option.gpus() > bracket.inside->gpus() : option.gpus() < bracket.inside->gpus();
+    const auto nearer = [&] {
+      return bracket.outside == nullptr || (option.gpus() < bracket.outside->gpus()) == largest;
+    };
+    if (option.offer == offer && !option.cut_short && beyond && !does(option) && nearer())
+      bracket.outside = &option;
+  }
+  return bracket;
+}
+
+/// Days that are exceeded in one case of ten.
+double safe_days(const Sized& option) {
+  double low = option.cost.days, high = 10 * option.cost.days_interval[1];
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(low * high);
+    const double missed =
+        probability_above(middle, option.cost.days, option.cost.days_interval, option.cost.level);
+    (missed > kSafeMiss ? low : high) = middle;
+  }
+  return high;
+}
+
+/// Whole nodes strictly between the two, nearest to `gpus`; none where nothing lies between.
+std::optional<std::int64_t> whole_nodes_between(const Bracket& bracket, double gpus,
+                                                std::int64_t node) {
+  if (bracket.inside == nullptr || bracket.outside == nullptr) return std::nullopt;
+  const std::int64_t least = std::min(bracket.inside->gpus(), bracket.outside->gpus());
+  const std::int64_t most = std::max(bracket.inside->gpus(), bracket.outside->gpus());
+  constexpr std::int64_t kSteps = 64;  // of the size, so that replicas share the nodes
+  const auto nodes = static_cast<std::uint64_t>(std::max<std::int64_t>(1, most / node));
+  const std::int64_t unit =
+      node * std::max<std::int64_t>(1, static_cast<std::int64_t>(std::bit_floor(nodes)) / kSteps);
+  const std::int64_t first = (least / unit + 1) * unit, last = (most - 1) / unit * unit;
+  if (first > last) return std::nullopt;
+  const auto wanted = static_cast<std::int64_t>(std::ceil(gpus / static_cast<double>(unit))) * unit;
+  return std::clamp(wanted, first, last);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector<Sized>& options,
+                                                               const std::vector<Offer>& offers,
+                                                               const Goal& goal) {
+  constexpr std::size_t kOffers = 3;
+  std::set<std::pair<std::size_t, std::int64_t>> sizes;
+  std::vector<std::size_t> best = best_of_each(options, goal);
+  if (best.size() > kOffers) best.resize(kOffers);
+  for (const std::size_t i : best) {
+    const std::size_t offer = options[i].offer;
+    const Cluster& cluster = offers[offer].profile.cluster;
+    if (cluster.nics_per_node == 0) continue;
+    const auto add = [&](const Bracket& bracket, double gpus) {
+      if (const auto size = whole_nodes_between(bracket, gpus, whole_node(cluster)))
+        sizes.emplace(offer, *size);
+    };
+    if (goal.deadline_days) {
+      const auto in_time = [&](double (*days)(const Sized&)) {
+        const Bracket bracket = bracket_of(options, offer, false, [&](const Sized& option) {
+          return days(option) <= *goal.deadline_days;
+        });
+        if (bracket.outside == nullptr) return;
+        const auto gpus = static_cast<double>(bracket.outside->gpus());
+        add(bracket, gpus * days(*bracket.outside) / *goal.deadline_days);
+      };
+      in_time([](const Sized& option) { return option.cost.days; });
+      in_time(safe_days);
+    } else if (goal.budget_usd) {
+      const Bracket bracket = bracket_of(
+          options, offer, true, [&](const Sized& option) { return meets_budget(option, goal); });
+      if (bracket.inside == nullptr || bracket.outside == nullptr || !bracket.outside->cost.usd)
+        continue;
+      const auto least = static_cast<double>(bracket.inside->gpus());
+      const auto more = static_cast<double>(bracket.outside->gpus()) - least;
+      add(bracket, least + more * (*goal.budget_usd - usd(*bracket.inside)) /
+                               (usd(*bracket.outside) - usd(*bracket.inside)));
+    }
+  }
+  return {sizes.begin(), sizes.end()};
+}
+
+std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choice& choice,
+                                  const Goal& goal) {
+  std::vector<BreakEven> result;
+  if (!choice.recommended || !options[*choice.recommended].cost.usd) return result;
+  const Sized& winner = options[*choice.recommended];
+  std::map<std::size_t, std::size_t> least_hours;  // by offer
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    const Sized& option = options[i];
+    if (option.over_critical || option.cut_short) continue;
+    if (option.offer == winner.offer || !meets_deadline(option, goal)) continue;
+    if (choice.safe && !meets_safely(option, {goal.deadline_days, {}})) continue;
+    const auto [at, first] = least_hours.emplace(option.offer, i);
+    if (!first && option.cost.gpu_hours < options[at->second].cost.gpu_hours) at->second = i;
+  }
+  for (const auto& [offer, i] : least_hours) {
+    const RunCost& cost = options[i].cost;
+    BreakEven& entry = result.emplace_back();
+    entry.offer = offer;
+    entry.option = i;
+    entry.usd_per_gpu_hour = *winner.cost.usd / cost.gpu_hours;
+    if (cost.usd) entry.distance = *cost.usd / cost.gpu_hours / entry.usd_per_gpu_hour;
+  }
+  const auto rank = [&](const BreakEven& entry) {
+    return std::make_tuple(options[entry.option].shown_only, entry.distance.value_or(kUnknown));
+  };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  return result;
+}
+
+}  // namespace shardwright::tuner

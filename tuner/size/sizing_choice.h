@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What to make of a sweep: who meets the goal, the Pareto front of days and dollars, what to take,
+// which sizes between those tried are worth a look, and at which price another cluster would have
+// won.
+//
+// Whole runs scatter, so what just meets a deadline in the middle misses it in half of all cases.
+// The safe size comes first, where there is one: it misses the deadline in one case of ten at most.
+// Both it and the smallest that meets the goal in the middle are found by a search over whole
+// nodes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tuner/size/sizing.h"
+
+namespace shardwright::tuner {
+
+struct Goal {
+  std::optional<double> deadline_days{};
+  std::optional<double> budget_usd{};
+};
+
+bool meets_deadline(const Sized& option, const Goal& goal);
+/// Not when there is a budget and the price is unknown.
+bool meets_budget(const Sized& option, const Goal& goal);
+bool meets(const Sized& option, const Goal& goal);
+/// How often a safe option may miss the deadline.
+inline constexpr double kSafeMiss = 0.1;
+
+/// Probabilities of missing the goal, by the interval of the whole run; none where it is not asked
+/// or the price is unknown.
+struct Misses {
+  std::optional<double> deadline, budget;
+};
+Misses misses_of(const Sized& option, const Goal& goal);
+
+/// The goal is met, and the deadline missed in one case of ten at most.
+bool meets_safely(const Sized& option, const Goal& goal);
+
+/// Indices of Sweep::options. Only options that train the same run count: not those whose batch had
+/// to grow beyond the critical one or whose search was interrupted, nor those of clusters that are
+/// shown only, unless there are no others.
+struct Choice {
+  std::vector<std::size_t> pareto;  // nothing is both faster and cheaper; fastest first
+  /// The cheapest that meets the goal; with a budget and no deadline the fastest. Without a goal
+  /// the one with the least product of days and dollars.
+  std::optional<std::size_t> recommended;
+  /// What `recommended` were if chances did not matter; the same where nothing is safe.
+  std::optional<std::size_t> in_the_middle;
+  /// Of the cluster that is recommended the fewest GPUs that meet the goal, and that do so safely.
+  std::optional<std::size_t> smallest, smallest_safe;
+  bool safe = false;  // there is a deadline and the recommended option meets it safely
+  std::optional<std::size_t> cheapest, fastest;  // of all
+  std::optional<std::size_t> cheapest_in_time;   // of those that meet the deadline
+  std::optional<std::size_t> fastest_in_budget;  // of those that meet the budget
+  /// The cheapest that meets the goal, of those that do not count for their batch; only where
+  /// nothing is recommended.
+  std::optional<std::size_t> beyond_critical;
+};
+
+Choice choose(const std::vector<Sized>& options, const Goal& goal);
+
+/// The best option of each offer that has one, in the same sense as Choice::recommended; where none
+/// meets the deadline, its fastest, where none meets the budget only, its cheapest. In order of
+/// preference: first those that meet the goal.
+std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const Goal& goal);
+
+/// The next sizes to look at, of the few best offers, as (offer, GPUs): between the smallest that
+/// is known to meet the goal, in the middle or safely, and the largest below it that does not; with
+/// a budget alone, between the largest that it pays and the smallest that it does not. Whole nodes,
+/// in steps of about a hundredth. Empty once nothing lies between.
+std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector<Sized>& options,
+                                                               const std::vector<Offer>& offers,
+                                                               const Goal& goal);
+
+/// What a cluster that lost would have to cost to draw level with the recommended option.
+struct BreakEven {
+  std::size_t offer = 0;
+  std::size_t option = 0;  // its cheapest in GPU hours that meets the goal as the winner does
+  double usd_per_gpu_hour = 0;
+  /// Today's price over that one; none where there is no price today.
+  std::optional<double> distance;
+};
+
+/// The nearest to today's prices first, what was never measured last; those without an option that
+/// meets the deadline are left out. Empty where nothing is recommended or the recommended option
+/// has no price.
+std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choice& choice,
+                                  const Goal& goal);
+
+}  // namespace shardwright::tuner
