@@ -272,6 +272,8 @@ void describe_precision(FieldList& fields, ParallelSoftware& parallel) {
     };
     add("reads_both_layouts", &fp8.reads_both_layouts, "",
         "operands get no transposed copy where the GPU multiplies any layout");
+    add("casts_for_each_product", &fp8.casts_for_each_product, "",
+        "each product casts both operands, from what is kept in 16 bits");
     add("rowwise_gemm_share", &fp8.rowwise_gemm_share, "",
         "what GEMMs with a scale a row reach of those with one a tensor", between(0.1, 2.0));
     efficiency("cast_transpose_efficiency", fp8.cast_transpose_efficiency,

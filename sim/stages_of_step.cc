@@ -7,6 +7,7 @@
 
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/core/base/error.h"
+#include "sim/program/low_precision.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {
@@ -74,7 +75,8 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
 bool replays_memory(const Model& model, const Plan& plan, const Stack& stack) {
   const auto& numerics = plan.numerics;
   const bool keeps_casts = info_of(plan.strategy).shards != Sharded::kParameters &&
-                           numerics.precision != Precision::kBf16;
+                           numerics.precision != Precision::kBf16 &&
+                           !casts_for_each_product(stack, plan);
   return !stack.parallel.always && plan.parallel.pp == 1 && model.mtp_layers == 0 &&
          numerics.lora == 0 && numerics.optimizer == Optimizer::kAdamw && !keeps_casts;
 }

@@ -90,6 +90,9 @@ struct LossSoftware {
 struct Fp8Software {
   /// Where the GPU multiplies operands whichever dimension is last, none is transposed.
   bool reads_both_layouts = false;
+  /// Backward keeps inputs in 16 bits, and every product casts both operands just before it: no
+  /// weights are cast for a whole step.
+  bool casts_for_each_product = false;
   double rowwise_gemm_share = 1;  // what GEMMs with a scale a row reach of those with one a tensor
   // Of streaming bandwidth; 0: ParallelSoftware::cast_efficiency.
   double cast_transpose_efficiency = 0;  // one scale, cast and transposed in one pass

@@ -84,7 +84,7 @@ void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double
   const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
   const bool quantized = plan.numerics.quantize != Quantize::kNone;
   const double each =
-      quantized ? quantized_weight_bytes(plan.numerics.quantize) : weight_bytes(plan, gpu);
+      quantized ? quantized_weight_bytes(plan.numerics.quantize) : weight_bytes(plan, stack, gpu);
   const double frozen = 2 * (held.embedding + held.head) + each * (held.layers + held.experts);
   if (quantized) memory.of(MemoryCategory::kWorkspace) += 2 * largest_matrix(model, plan);
   memory.of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / model_parallel;
@@ -134,7 +134,7 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
     memory.of(MemoryCategory::kMaster) = master * owned;
     memory.of(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * owned;
     memory.of(MemoryCategory::kOptimizer) = moments * owned;
-    const double each = plan.numerics.fp8_params ? weight_bytes(plan, gpu) : 2;
+    const double each = plan.numerics.fp8_params ? weight_bytes(plan, stack, gpu) : 2;
     memory.of(MemoryCategory::kGatherBuffers) = each * (gathered ? parameters : 2 * largest_layer);
     memory.of(MemoryCategory::kGradientBuffers) =
         (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
@@ -144,7 +144,8 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   const double expert_divided = strategy.shards == Sharded::kNothing ? 1 : expert_ranks;
   const double owned = held.dense() / model_parallel + held.experts / expert_divided;
   memory.of(MemoryCategory::kParameters) =
-      2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
+      2 * (held.embedding + held.head) +
+      weight_bytes(plan, stack, gpu) * (held.layers + held.experts);
   memory.of(MemoryCategory::kGradients) = kept_gradient_bytes(plan, stack) * parameters;
   const GradientSoftware& gradients = stack.parallel.gradients;
   if (strategy.shards != Sharded::kNothing && plan.reduce_dtype != DType::kFp32)

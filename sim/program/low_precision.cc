@@ -93,6 +93,37 @@ Op cast_before(const ProgramWriter& w, const Op& product, bool gathered) {
   return op;
 }
 
+/// Of one operand, as kernels/cuda/fp8.cu casts it: a pass for the largest magnitudes, but for
+/// blocks, then one that writes it along its rows, its columns or both, and what clears and
+/// finishes scales.
+Cast own_cast_of(const Plan& plan, bool both_ways) {
+  const int ways = both_ways ? 2 : 1;
+  if (fp8_scaled(plan, Fp8Recipe::kMxfp8)) return {2 + ways * (1 + 1.0 / 32), 1 + ways};
+  return {2 + 2 + 1.0 * ways, fp8_scaled(plan, Fp8Recipe::kRowwise) ? 2 + 2 * ways : 3};
+}
+
+/// Both operands of a product (exec/fp8_products.h). The gradient of an output is cast once, for
+/// its two products, of which the input's is the first.
+Op cast_operands(const ProgramWriter& w, const Op& product) {
+  const Plan& plan = w.plan();
+  const Work& work = product.work;
+  // With one scale a tensor some GPUs multiply the same codes along either dimension.
+  const bool turns = !w.transposes_fp8() && fp8_scaled(plan, Fp8Recipe::kTensorwise);
+  const bool shared = product.kind == OpKind::kInputGradient;
+  const Cast left = own_cast_of(plan, shared && !turns);
+  const Cast right = own_cast_of(plan, false);
+  double bytes = right.bytes * f(work.n) * f(work.k);
+  int kernels = right.kernels;
+  if (product.kind != OpKind::kWeightGradient) {
+    bytes += left.bytes * f(work.m) * f(work.k);
+    kernels += left.kernels;
+  }
+  Op op = w.memory(OpKind::kQuantize, f(work.groups) * bytes, kernels * work.kernels,
+                   cast_efficiency(w, product));
+  op.in[0] = product.in[0];
+  return op;
+}
+
 /// TransformerEngine's norms write fp8 themselves where the scale is known before
 /// (pytorch/module/layernorm_linear.py); what is left to make is its transpose, if products want
 /// it.
@@ -147,6 +178,12 @@ bool fp8_scaled(const Plan& plan, Fp8Recipe recipe) {
   return plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == recipe;
 }
 
+bool casts_for_each_product(const Stack& stack, const Plan& plan) {
+  if (!stack.parallel.fp8.casts_for_each_product || plan.numerics.fp8_params) return false;
+  return fp8_scaled(plan, Fp8Recipe::kTensorwise) || fp8_scaled(plan, Fp8Recipe::kRowwise) ||
+         fp8_scaled(plan, Fp8Recipe::kMxfp8);
+}
+
 void lower_precision(const ProgramWriter& writer, Ops& list) {
   if (!narrow(writer.plan())) return;
   Ops result;
@@ -183,6 +220,11 @@ void lower_precision(const ProgramWriter& writer, Ops& list) {
     }
     op.work.precision = writer.plan().numerics.precision;
     op.work.efficiency *= product_share(writer);
+    if (casts_for_each_product(writer.stack(), writer.plan())) {
+      result.push_back(cast_operands(writer, op));
+      result.push_back(op);
+      continue;
+    }
     reduce_narrow(writer, op.collective);
     const bool forward = op.kind != OpKind::kInputGradient;
     const bool reads_again = op.narrow_input || op.kind == OpKind::kWeightGradient ||
@@ -230,9 +272,9 @@ double saved_input_bytes(const Plan& plan) {
   return plan.numerics.precision == Precision::kNvfp4 ? 0.5625 : 1;
 }
 
-double weight_bytes(const Plan& plan, const Gpu& gpu) {
+double weight_bytes(const Plan& plan, const Stack& stack, const Gpu& gpu) {
   constexpr double kWide = 2;
-  if (!narrow(plan)) return kWide;
+  if (!narrow(plan) || casts_for_each_product(stack, plan)) return kWide;
   const bool multiplies_both_ways = gpu.architecture == "blackwell";
   const double copies =
       (one_fp8_scale(plan) && multiplies_both_ways ? 1 : 2) * saved_input_bytes(plan);

@@ -17,9 +17,11 @@
 //   mxfp8        1 x 32 both ways, then both tables of scales put in the product's order
 //   nvfp4        1 x 16 both ways after a Hadamard transform and the tensor's largest value
 //
-// Weights are cast once a step (weight_cast_bytes), or arrive in fp8 with fp8_params but MXFP8's.
-// What is gathered over tensor ranks before a product is cast by the rank that has it and travels
-// in fp8; sums stay in bf16, but those of userbuffers with delayed scaling on Hopper.
+// The executor casts both operands just before each product instead (Fp8Software), and keeps inputs
+// in bf16. In other software weights are cast once a step (weight_cast_bytes), or arrive in fp8
+// with fp8_params but MXFP8's. What is gathered over tensor ranks before a product is cast by the
+// rank that has it and travels in fp8; sums stay in bf16, but those of userbuffers with delayed
+// scaling on Hopper.
 #pragma once
 
 #include "sim/core/cluster.h"
@@ -31,6 +33,9 @@ namespace shardwright::sim {
 Fp8Recipe fp8_recipe_of(const Plan& plan);
 /// Products are in fp8, scaled so.
 bool fp8_scaled(const Plan& plan, Fp8Recipe recipe);
+
+/// As the executor does it, by the recipes that it has: every product casts both operands.
+bool casts_for_each_product(const Stack& stack, const Plan& plan);
 
 /// Rewrites the products of `list`, which is a layer's. Does nothing in bf16 and fp16.
 void lower_precision(const ProgramWriter& writer, Ops& list);
@@ -54,7 +59,7 @@ double saved_input_bytes(const Plan& plan);
 /// Bytes of a parameter of the layers that stay over a step: the parameter and its copies in fewer
 /// bits. Tensor cores before Blackwell multiply fp8 only with the inner dimension last, so weights
 /// with one scale a tensor have a transposed copy there; block scales always need both.
-double weight_bytes(const Plan& plan, const Gpu& gpu);
+double weight_bytes(const Plan& plan, const Stack& stack, const Gpu& gpu);
 
 /// The dense peak of the type that the plan multiplies in; 0: the GPU lacks it.
 double peak_flops(const Gpu& gpu, Precision precision);

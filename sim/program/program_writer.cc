@@ -86,7 +86,7 @@ int ProgramWriter::statistics_kept() const {
 }
 
 bool ProgramWriter::narrows_inputs() const {
-  return saved_input_bytes(plan_) < 2;
+  return saved_input_bytes(plan_) < 2 && !casts_for_each_product(stack_, plan_);
 }
 
 Operand ProgramWriter::existing(Tensor tensor) const {

@@ -129,6 +129,7 @@ void write_orthogonal_update(StepWriter& w, const Model& model, std::int64_t own
 
 /// Weights are cast to fewer bits before the first micro-batch of the next step.
 void write_weight_cast(StepWriter& w, const Gpu& gpu) {
+  if (casts_for_each_product(w.stack(), w.plan())) return;
   const double bytes = weight_cast_bytes(w.plan(), transposes_fp8(w.stack(), gpu));
   if (bytes <= 0) return;
   Op& cast =

@@ -4,8 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "profiles/gpu_file.h"
+#include "profiles/stack_file.h"
+#include "sim/core/placement.h"
 #include "sim/predict.h"
+#include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/timed_list.h"
 
@@ -159,6 +164,79 @@ TEST(LowPrecision, UserbuffersTakeFewSmsInBackward) {
   };
   EXPECT_EQ(sms(TensorOverlap::kUserbuffers), (std::vector<int>{4, 4, 4, 24}));
   EXPECT_EQ(sms(TensorOverlap::kNone), (std::vector<int>{0, 0, 0, 0}));
+}
+
+/// A plan of the executor's own framework.
+Plan native_fp8(Strategy strategy, Fp8Recipe recipe) {
+  Plan plan;
+  plan.strategy = strategy;
+  plan.gpus = strategy == Strategy::kSingle ? 1 : 8;
+  plan.stack = "native";
+  plan.seq_len = 1024;
+  plan.micro_batch = 2;
+  plan.param_dtype = DType::kBf16;
+  plan.numerics.precision = Precision::kFp8;
+  plan.numerics.fp8_recipe = recipe;
+  return plan;
+}
+
+// What is predicted is what runs: the executor keeps inputs in bf16 and no copies of weights, and
+// has room for one product's operands.
+TEST(LowPrecision, NativePlansTakeTheMemoryThatTheExecutorPlans) {
+  Model model = llama_70b();
+  model.layers = 4;
+  const profiles::Profile profile = profiles::load_profile("dgx-b200", "native");
+  for (const Strategy strategy : {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1,
+                                  Strategy::kZero2, Strategy::kFsdp2, Strategy::kYafsdp}) {
+    for (const Fp8Recipe recipe :
+         {Fp8Recipe::kTensorwise, Fp8Recipe::kRowwise, Fp8Recipe::kMxfp8}) {
+      for (const char* recompute : {"none", "full", "norm,swiglu"}) {
+        for (const std::int64_t micro_batches : {1, 3}) {
+          Plan plan = native_fp8(strategy, recipe);
+          plan.grad_accum = micro_batches;
+          set_recompute(plan, recompute);
+          plan.ckpt_layers = plan.recompute == Recompute::kNone ? 0 : 2;
+          SCOPED_TRACE(std::string(name_of(strategy)) + " " + recompute + " " +
+                       std::to_string(static_cast<int>(recipe)) + " " +
+                       std::to_string(micro_batches));
+          const MemoryPrediction memory = predict(model, profile, plan).memory;
+          EXPECT_EQ(memory.peak_allocated_bytes,
+                    static_memory_bytes(lower(model, plan, profile.stack, 8)));
+          EXPECT_FALSE(memory.by_formula);
+          // What a search rules plans out by.
+          EXPECT_LE(Predictor(model, profile).parallel_memory_bytes(plan), memory.total_bytes);
+        }
+      }
+    }
+  }
+}
+
+// exec/fp8_products.h: both operands before each product, a gradient of an output once for its two.
+TEST(LowPrecision, NativeProductsCastBothOperands) {
+  const Model model = llama_70b();
+  const Stack stack = profiles::load_stack("native").stack;
+  const auto bytes = [&](Fp8Recipe recipe, const char* gpu, bool backward) {
+    const Plan plan = native_fp8(Strategy::kSingle, recipe);
+    const UnitProgram unit = ProgramWriter(model, plan, stack, gpu_of(gpu)).layer(false);
+    double sum = 0;
+    for (const Op& op : backward ? unit.backward : unit.forward) {
+      if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
+    }
+    return sum;
+  };
+  const double tokens = 2.0 * 1024, hidden = 8192, qkv = 8192 + 2 * 1024, ffn = 28672;
+  const double weights = hidden * (qkv + hidden + 3 * ffn);
+  const double inputs = tokens * (3 * hidden + ffn);
+  const double outputs = tokens * (qkv + hidden + 2 * ffn + hidden);
+  for (const Fp8Recipe recipe : {Fp8Recipe::kTensorwise, Fp8Recipe::kRowwise}) {
+    EXPECT_DOUBLE_EQ(bytes(recipe, "h100-80g", false), 5 * (weights + inputs));
+    EXPECT_DOUBLE_EQ(bytes(recipe, "h100-80g", true), 5 * (weights + inputs) + 6 * outputs);
+  }
+  EXPECT_DOUBLE_EQ(bytes(Fp8Recipe::kTensorwise, "b200", true), 5 * (weights + inputs + outputs));
+  const double block = 1 + 1.0 / 32;
+  EXPECT_DOUBLE_EQ(bytes(Fp8Recipe::kMxfp8, "b200", false), (2 + block) * (weights + inputs));
+  EXPECT_DOUBLE_EQ(bytes(Fp8Recipe::kMxfp8, "b200", true),
+                   (2 + block) * (weights + inputs) + (2 + 2 * block) * outputs);
 }
 
 // A collective beside a product takes the SMs that it says.

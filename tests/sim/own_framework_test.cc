@@ -141,6 +141,7 @@ std::vector<CapabilityCase> capability_cases() {
       {"scaled_rope.forward_kernels", "40", sinks, m, h, oss},
       {"scaled_rope.backward_kernels", "40", sinks, m, h, oss},
       {"fp8.reads_both_layouts", "false", fp8(Fp8Recipe::kTensorwise), m, gb},
+      {"fp8.casts_for_each_product", "true", fp8(Fp8Recipe::kTensorwise)},
       {"fp8.rowwise_gemm_share", "0.5", fp8(Fp8Recipe::kRowwise)},
       {"fp8.cast_transpose_efficiency", "0.2", fp8(Fp8Recipe::kTensorwise)},
       {"fp8.mxfp8_cast_efficiency", "0.2", fp8(Fp8Recipe::kMxfp8), m, gb},
