@@ -76,7 +76,8 @@ class Check:
         except Skipped as why:
             told.update(verdict="skipped", why=str(why))
         except OutOfTime as why:
-            told.update(verdict="unfinished", why=str(why))
+            wrong = wrong_so_far(told)
+            told.update(verdict="failed" if wrong else "unfinished", why="; ".join([*wrong, str(why)])[:2000])
         except Failed as why:
             told.update(verdict="failed", why=str(why))
         except Exception as error:  # whatever it is must not cost the other parts
@@ -84,6 +85,12 @@ class Check:
         told["took_s"] = time.monotonic() - begin
         self.save()
         return told
+
+
+def wrong_so_far(told):
+    """What a part that was not ended has found wrong."""
+    rows = [f"{row.get('name') or row.get('model')}: {row['problem']}" for row in told.get("runs", []) if "problem" in row]
+    return rows + [f"{entry['program']}: {name}" for entry in told.get("programs", []) for name in entry["failed"]]
 
 
 def earlier(path, described):

@@ -3,7 +3,7 @@
 that, which proves nothing and refutes nothing."""
 import shutil
 
-from gpu_checks.process import Failed, Skipped, Slow
+from gpu_checks.process import Failed, OutOfTime, Skipped, Slow
 
 TOOLS = ["memcheck", "initcheck", "synccheck", "racecheck"]  # the fastest first
 FOUND_ERRORS = 9
@@ -29,7 +29,7 @@ def check_sanitizer(check, report):
             done = check.programs.run(command, check.left() / (len(TOOLS) - place), check=False)
             row["verdict"] = {0: "clean", FOUND_ERRORS: "errors"}.get(done.returncode, f"ended with {done.returncode}")
             row["said"] = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "error" in line.lower()][-3:]
-        except (Slow, Failed) as error:
+        except (Slow, Failed, OutOfTime) as error:
             row["verdict"] = f"not finished: {error}"
         check.save()
     bad = [row["tool"] for row in report["tools"] if row["verdict"] == "errors"]
