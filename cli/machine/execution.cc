@@ -151,6 +151,7 @@ CudaParts cuda_parts() {
   for (const std::string_view name : exec::cuda::AttentionSet().names()) {
     parts.attention.emplace_back(name);
   }
+  parts.attention_lacks = exec::cuda::AttentionSet::lacks();
   try {
     parts.products = "cuBLASLt " + exec::cuda::Products::library_version();
   } catch (const Error& error) {

@@ -60,6 +60,7 @@ Transport choose_transport(const std::string& wish, DeviceKind device,
 /// What the cuda device computes with, whether or not there is a GPU.
 struct CudaParts {
   std::vector<std::string> attention;  // the fastest first; empty: this build has no cuda executor
+  std::string attention_lacks;         // why some of them compute nothing here; mostly empty
   std::string products;                // "cuBLASLt 13.1.0", or "none: " and why
   std::string communicator;            // "NCCL 2.28.9, or local"
 };

@@ -238,11 +238,19 @@ std::string nvrtc_version(const SharedLibrary& library) {
                                                     : std::string{};
 }
 
-// What cuDNN 9 cannot load of its parts: it would end the process when it is called.
+// It compiles nothing without them.
+std::string nvrtc_lack(const SharedLibrary& library) {
+  const std::string version = nvrtc_version(library);
+  return version.empty() ? version : library.why_without("libnvrtc-builtins.so." + version);
+}
+
+// What cuDNN 9 cannot load of its parts: without the first it ends the process that calls it,
+// without the second it has no engine for attention.
 std::string cudnn_lack(const SharedLibrary& library) {
   const std::string file = fs::path(library.path()).filename().string();
-  return file.starts_with("libcudnn.so.9") ? library.why_without("libcudnn_graph.so.9")
-                                           : std::string();
+  if (!file.starts_with("libcudnn.so.9")) return {};
+  std::string why = library.why_without("libcudnn_graph.so.9");
+  return why.empty() ? library.why_without("libcudnn_engines_runtime_compiled.so.9") : why;
 }
 
 std::string cudnn_version(const SharedLibrary& library) {
@@ -284,7 +292,8 @@ void probe_cuda(Machine& machine) {
                                              folders, cudnn_version, cudnn_lack));
   // Where exec/cudnn/library.cc finds it for cuDNN.
   machine.components.push_back(probe_library("nvrtc", "NVRTC (for cuDNN)", names("libnvrtc"),
-                                             {SHARDWRIGHT_NVRTC_FOLDER}, nvrtc_version));
+                                             {SHARDWRIGHT_NVRTC_FOLDER}, nvrtc_version,
+                                             nvrtc_lack));
 }
 
 }  // namespace shardwright::cli

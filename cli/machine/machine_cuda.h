@@ -6,7 +6,8 @@
 
 namespace shardwright::cli {
 
-/// Appends the components cuda_driver, gpu, cuda_toolkit, nccl, cupti and cudnn, and fills `gpus`.
+/// Appends the components cuda_driver, gpu, cuda_toolkit, cublas_lt, nccl, cupti, cudnn and nvrtc,
+/// and fills `gpus`.
 void probe_cuda(Machine& machine);
 
 }  // namespace shardwright::cli

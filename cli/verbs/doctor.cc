@@ -72,6 +72,7 @@ nlohmann::ordered_json as_json(const Findings& found) {
   document["run"] = {{"device", name_of(found.device.kind)}, {"why", found.device.why}};
   if (!found.cuda.attention.empty()) {
     document["run"]["cuda"] = {{"attention", found.cuda.attention},
+                               {"attention_lacks", text_or_null(found.cuda.attention_lacks)},
                                {"products", found.cuda.products},
                                {"communicator", found.cuda.communicator}};
   }
@@ -143,9 +144,10 @@ void print_text(const Findings& found, const Terminal& out) {
   Table used({{""}, {""}});
   used.add_row({"device", fmt::format("{} ({})", name_of(found.device.kind), found.device.why)});
   if (!found.cuda.attention.empty()) {
-    used.add_row(
-        {"attention on cuda", fmt::format("of {} the fastest that takes the shape and repeats",
-                                          fmt::join(found.cuda.attention, ", "))});
+    const std::string& lacks = found.cuda.attention_lacks;
+    used.add_row({"attention on cuda", fmt::format("of {} the fastest that takes the shape{}{}",
+                                                   fmt::join(found.cuda.attention, ", "),
+                                                   lacks.empty() ? "" : "; ", lacks)});
     used.add_row({"products on cuda", found.cuda.products});
     used.add_row({"ranks on cuda", found.cuda.communicator});
   }

@@ -10,6 +10,7 @@
 #include "sim/core/base/error.h"
 #ifdef SHARDWRIGHT_HAS_CUDNN
 #include "exec/cudnn/attention.h"
+#include "exec/cudnn/library.h"
 #endif
 
 namespace shardwright::exec::cuda {
@@ -57,6 +58,14 @@ std::vector<std::string_view> AttentionSet::names() const {
   std::vector<std::string_view> result;
   for (const auto& one : implementations_) result.push_back(one->name());
   return result;
+}
+
+std::string AttentionSet::lacks() {
+#ifdef SHARDWRIGHT_HAS_CUDNN
+  const std::string& why = cudnn::library_refusal();
+  if (!why.empty()) return "cudnn " + why;
+#endif
+  return {};
 }
 
 bool AttentionSet::repeats(std::string_view name) const {

@@ -50,6 +50,9 @@ class AttentionSet {
   explicit AttentionSet(Implementations implementations);
 
   std::vector<std::string_view> names() const;
+  /// Why some of them compute nothing on this machine, "cudnn has no engines without NVRTC (...)";
+  /// empty where nothing is missing.
+  static std::string lacks();
   /// Whether the one of that name gives equal bits for equal inputs.
   bool repeats(std::string_view name) const;
   /// Throws Error when there is none of the wished name, listing the names, or when all refuse.

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
+#include "exec/libraries/loaded_library.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
@@ -45,16 +46,26 @@ std::string compiler_refusal(const std::string& name) {
   // NVRTC looks for its builtins by name, too.
   const auto get_version = reinterpret_cast<int (*)(int*, int*)>(dlsym(compiler, "nvrtcVersion"));
   int major = 0, minor = 0;
-  if (get_version != nullptr && get_version(&major, &minor) == 0) {
-    dlopen(fmt::format("libnvrtc-builtins.so.{}.{}", major, minor).c_str(), RTLD_LAZY | RTLD_LOCAL);
-  }
-  return {};
+  if (get_version == nullptr || get_version(&major, &minor) != 0) return {};
+  const std::string why =
+      libraries::why_without(compiler, fmt::format("libnvrtc-builtins.so.{}.{}", major, minor));
+  if (why.empty()) return {};
+  return fmt::format("has no engines without NVRTC's builtins ({}), expected them beside NVRTC",
+                     why);
+}
+
+std::string engine_refusal(const std::string& part) {
+  void* const library = dlopen(SHARDWRIGHT_CUDNN_FILE, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return {};
+  const std::string why = libraries::why_without(library, part);
+  return why.empty() ? why : fmt::format("has no engines without a part of it ({})", why);
 }
 
 const std::string& library_refusal() {
   static const std::string refusal = [] {
     try {
       std::string why = version_refusal(cudnnGetVersion());
+      if (why.empty()) why = engine_refusal("libcudnn_engines_runtime_compiled.so.9");
       if (!why.empty()) return why;
       return compiler_refusal(fmt::format("libnvrtc.so.{}", cudnnGetCudartVersion() / 1000));
     } catch (const Error& error) {

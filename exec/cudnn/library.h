@@ -25,9 +25,12 @@ std::string version_refusal(std::size_t version);
 /// pass counts what lies behind a last tile of 128 that is not full, unless a mask says how long
 /// sequences are (cudnn-frontend, scaled_dot_product_flash_attention.h).
 std::string length_refusal(std::size_t version, std::int64_t seq);
-/// Why one is not used where the compiler of that name, "libnvrtc.so.13", cannot be loaded.
+/// Why one is not used where the compiler of that name, "libnvrtc.so.13", or its builtins cannot be
+/// loaded.
 std::string compiler_refusal(const std::string& name);
-/// Both, of the library and the compiler that it wants; asked once.
+/// The same of the part of the loaded cuDNN that has the engines.
+std::string engine_refusal(const std::string& part);
+/// All of them, of the library and the compiler that it wants; asked once.
 const std::string& library_refusal();
 /// "cuDNN 9.19.0"
 std::string library_name();

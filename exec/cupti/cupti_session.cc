@@ -19,7 +19,6 @@ constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
 constexpr std::size_t kBufferAlignment = 4096;
 // More than any step needs; what comes beyond it is dropped and counted.
 constexpr std::size_t kMostBuffers = 256;
-// A rank that failed never ends its step.
 
 constexpr CUpti_ActivityKind kKinds[] = {
     // KERNEL would make kernels run one after the other.

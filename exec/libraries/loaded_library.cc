@@ -18,7 +18,9 @@ void* LoadedLibrary::symbol(const char* name) {
       problem_ = dlerror();
       handle_ = dlopen(fmt::format("{}/{}", folder_, file_).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
-    if (handle_ != nullptr && part_ != nullptr) require_part();
+    if (handle_ == nullptr || part_ == nullptr) return;
+    problem_ = why_without(handle_, part_);
+    if (!problem_.empty()) handle_ = nullptr;
   });
   if (handle_ == nullptr) {
     throw Error(fmt::format("{} cannot be loaded: {}; expected it in a folder of the system or of "
@@ -35,14 +37,13 @@ void* LoadedLibrary::symbol(const char* name) {
   return found;
 }
 
-void LoadedLibrary::require_part() {
+std::string why_without(void* library, const std::string& part) {
   const link_map* map = nullptr;
-  if (dlinfo(handle_, RTLD_DI_LINKMAP, &map) != 0) return;
-  const std::filesystem::path beside = std::filesystem::path(map->l_name).replace_filename(part_);
-  if (dlopen(beside.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr) return;
-  problem_ = dlerror();
-  if (dlopen(part_, RTLD_LAZY | RTLD_LOCAL) != nullptr) return;
-  handle_ = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return {};
+  const std::filesystem::path beside = std::filesystem::path(map->l_name).replace_filename(part);
+  if (dlopen(beside.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr) return {};
+  std::string why = dlerror();
+  return dlopen(part.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr ? std::string() : why;
 }
 
 }  // namespace shardwright::exec::libraries

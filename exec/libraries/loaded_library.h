@@ -13,6 +13,10 @@
 
 namespace shardwright::exec::libraries {
 
+/// Why a part of a library, of that name beside it or where the loader looks, cannot be loaded;
+/// empty where it is. It stays loaded.
+std::string why_without(void* library, const std::string& part);
+
 class LoadedLibrary {
  public:
   /// `title` for people; `file` is looked for by the loader's rules, then in `folder`, where it was
@@ -30,7 +34,6 @@ class LoadedLibrary {
 
  private:
   void* symbol(const char* name);
-  void require_part();
 
   const char* title_;
   const char* file_;

@@ -56,7 +56,7 @@ def describe(programs):
     needed = next((c for c in doctor["capabilities"] if c["name"] == "run --device cuda"), None)
     if needed is None or not needed["available"]:
         reason = needed["reason"] if needed else "this build knows no run --device cuda"
-        raise Missing(f"gpu_check needs an NVIDIA GPU and a build for it: {reason}.")
+        raise Missing(f"gpu_check cannot run here: {reason}.")
     for gpu in doctor["gpus"]:
         capability = gpu.get("compute_capability", "")
         if programs.architectures and capability and not has_code_for(programs.architectures, capability):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libcuda.so.1 for tests: answers as a driver for CUDA 12.4 with two GPUs would, or fails in the
-// ways that FAKE_CUDA names. Built as a library of its own; no test links it.
+// A libcuda.so.1 for tests: answers as a driver for CUDA 12.4 with two GPUs would, or in the ways
+// that FAKE_CUDA names. Built as a library of its own; no test links it.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -18,7 +18,7 @@ extern "C" {
 
 int cuDriverGetVersion(int* version) {
   if (mode("stub")) return 34;  // CUDA_ERROR_STUB_LIBRARY
-  *version = 12040;
+  *version = mode("cuda13") ? 13000 : 12040;
   return 0;
 }
 
