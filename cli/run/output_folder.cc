@@ -118,6 +118,7 @@ void try_trace(const RunOptions& options) {
 void require_own_folders(const RunOptions& options) {
   require_folder_or_none(exec::checkpoints_folder(options.out));
   require_folder_or_none(model_folder(options));
+  if (options.train.event_files) require_folder_or_none(fs::path(options.out) / "tensorboard");
 }
 
 void require_room(const RunOptions& options) {
