@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "exec/train/host_room.h"
+
 namespace shardwright::exec {
 
 using Stage = CheckpointWriter::Stage;
@@ -21,6 +23,10 @@ Checkpointer::Checkpointer(Executor& executor, std::filesystem::path folder, std
       notify_(std::move(notify)),
       memory_(executor.device()) {
   manifest_.tensors = tensors_of(executor.layout());
+}
+
+void Checkpointer::require_room(std::optional<Bytes> host_memory_left) const {
+  require_host_room(executor_.world(), writes() ? snapshot_bytes(executor_) : 0, host_memory_left);
 }
 
 void Checkpointer::prepare() {

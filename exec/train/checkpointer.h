@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ class Checkpointer {
   Checkpointer(Executor& executor, std::filesystem::path folder, std::int64_t keep,
                CheckpointManifest manifest, Notify notify);
 
-  /// Makes the memory for copies of the state, so that the first checkpoint takes no longer than
-  /// the others.
+  /// Throws Error where the machine has no room for copies of the state; on all ranks.
+  void require_room(std::optional<Bytes> host_memory_left) const;
+  /// Makes the memory for them, so that the first checkpoint takes no longer than the others.
   void prepare();
   /// Begins a checkpoint of the present state; one in progress is ended first.
   void begin(std::int64_t step, std::int64_t sequences, std::int64_t tokens);

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "exec/host_memory.h"
 #include "exec/trace/name_table.h"
 #include "exec/train/checkpointer.h"
 #include "exec/train/data/data_order.h"
@@ -120,6 +121,8 @@ class Run {
     if (options_.saves) {
       require_shared_folder(executor_.world(), checkpoints_folder(options_.folder),
                             static_cast<int>(executor_.schedule().shard_ranks()));
+      checkpointer_.require_room(options_.host_memory_left ? options_.host_memory_left
+                                                           : host_memory_left());
       if (options_.save_every > 0 || options_.save_interval_s > 0) checkpointer_.prepare();
     }
     last_save_ = Clock::now();

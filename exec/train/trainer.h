@@ -45,10 +45,11 @@ struct TrainOptions {
   double save_patience_s = 0;       // how long a last checkpoint that cannot be written is retried
   bool saves = true;                // without: no checkpoint at all, for runs that are only timed
   std::int64_t keep = 0;            // checkpoints; 0: all
-  std::int64_t trace_step = 0;      // the first whose timeline is kept; 0: none
-  std::int64_t trace_steps = 1;     // how many
-  std::filesystem::path folder;     // of metrics.jsonl and checkpoints/
-  std::string config;               // the model's config.json
+  std::optional<Bytes> host_memory_left;  // for checkpoints; none: what the machine says
+  std::int64_t trace_step = 0;            // the first whose timeline is kept; 0: none
+  std::int64_t trace_steps = 1;           // how many
+  std::filesystem::path folder;           // of metrics.jsonl and checkpoints/
+  std::string config;                     // the model's config.json
   std::string tool_version;
   const Checkpoint* resume = nullptr;
   const SafetensorsModel* weights = nullptr;  // to start from; null: random

@@ -38,6 +38,22 @@ TEST_F(TrainerTest, AnIntervalSavesByRankZerosClock) {
   expect_same_state(saved("often", 6), saved("once", 6));
 }
 
+// Its own killer would end the run at the first checkpoint, without a word.
+TEST_F(TrainerTest, AMachineWithoutRoomForCheckpointsIsToldBeforeTheFirstStep) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  options_.host_memory_left = 1000;
+  try {
+    run("small", plan, options_);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInfeasible);
+    EXPECT_NE(std::string(error.what()).find("or --save none"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(get(folder_ / "small" / "metrics.jsonl"), "");
+  options_.saves = false;
+  EXPECT_EQ(run("unsaved", plan, options_).result.last_step, 6);
+}
+
 TEST_F(TrainerTest, ARehearsalLeavesNoTrace) {
   const Plan plan = tiny_plan(Strategy::kHsdp, 4, 2);
   run("plain", plan, options_);
