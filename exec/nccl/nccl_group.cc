@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "exec/comm/connection_advice.h"
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_error.h"
 #include "sim/core/base/error.h"
@@ -45,7 +46,7 @@ NcclGroup::NcclGroup(int ranks, int rank, const ncclUniqueId& id, const NcclOpti
   const ncclResult_t status = ncclCommInitRankConfig(&comm_, ranks, id, rank, &wish);
   try {
     check_nccl(status, "ncclCommInitRankConfig");
-    await("ncclCommInitRankConfig", options_.init_timeout_s);
+    await("ncclCommInitRankConfig", options_.init_timeout_s, kHowConnectionsFail);
   } catch (...) {
     abort();
     throw;
@@ -58,7 +59,7 @@ NcclGroup::NcclGroup(NcclGroup& parent, int color, int key, const char* name)
   try {
     parent.run("ncclCommSplit",
                [&](ncclComm_t comm) { return ncclCommSplit(comm, color, key, &comm_, &wish); });
-    await("ncclCommSplit", options_.init_timeout_s);
+    await("ncclCommSplit", options_.init_timeout_s, kHowConnectionsFail);
     check_nccl(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank", comm_);
     check_nccl(ncclCommCount(comm_, &ranks_), "ncclCommCount", comm_);
   } catch (...) {
@@ -71,7 +72,7 @@ NcclGroup::~NcclGroup() {
   abort();
 }
 
-void NcclGroup::await(const char* call, double timeout_s) {
+void NcclGroup::await(const char* call, double timeout_s, const char* advice) {
   const auto begin = Clock::now();
   while (true) {
     {
@@ -84,8 +85,9 @@ void NcclGroup::await(const char* call, double timeout_s) {
     }
     const auto waited = Clock::now() - begin;
     if (std::chrono::duration<double>(waited).count() > timeout_s) {
-      throw Error(fmt::format("{} is not done after {} s: expected all {} ranks to call it", call,
-                              timeout_s, ranks_),
+      throw Error(fmt::format("{} is not done after {} s: expected all {} ranks to call it{}{}",
+                              call, timeout_s, ranks_, advice == nullptr ? "" : "; ",
+                              advice == nullptr ? "" : advice),
                   ExitCode::kFailed);
     }
     if (waited <= kSpin) continue;

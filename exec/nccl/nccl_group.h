@@ -67,7 +67,7 @@ class NcclGroup {
   void finish() noexcept;
 
  private:
-  void await(const char* call, double timeout_s);
+  void await(const char* call, double timeout_s, const char* advice = nullptr);
   ncclConfig_t config(const char* name) const;
 
   NcclOptions options_;

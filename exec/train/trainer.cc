@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "exec/comm/connection_advice.h"
 #include "exec/host_memory.h"
 #include "exec/trace/name_table.h"
 #include "exec/train/checkpointer.h"
@@ -26,11 +27,6 @@
 
 namespace shardwright::exec {
 namespace {
-
-constexpr const char* kHowConnectionsFail =
-    "where all ranks are alive, their GPUs or nodes do not reach each other: NCCL_DEBUG=WARN says "
-    "what NCCL met, NCCL_P2P_DISABLE=1 goes around GPUs that cannot read each other (nvidia-smi "
-    "topo -p2p r), NCCL_SOCKET_IFNAME and NCCL_IB_HCA name the network";
 
 /// The run of one rank.
 class Run {
