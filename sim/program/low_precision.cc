@@ -121,6 +121,7 @@ Op cast_operands(const ProgramWriter& w, const Op& product) {
   Op op = w.memory(OpKind::kQuantize, f(work.groups) * bytes, kernels * work.kernels,
                    cast_efficiency(w, product));
   op.in[0] = product.in[0];
+  op.of = product.kind;
   return op;
 }
 

@@ -100,6 +100,11 @@ TensorSet kept_beside_pieces(const Model& model, const Plan& plan, const TensorS
   return kept;
 }
 
+/// A cast that belongs to one product (low_precision.cc).
+bool casts_operands(const Op& op) {
+  return op.kind == OpKind::kQuantize && op.of != OpKind::kHostWork;
+}
+
 /// `gathers` gathers inside what the first of `later`, which is in reverse order, reads now.
 void gather_inside_next(const Op& gathers, Ops& later) {
   const Operand gathered = gathers.out[1];
@@ -135,8 +140,15 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const Ops& forward,
 Ops recomputation(const Ops& forward, const TensorSet& needed, const TensorSet& kept) {
   TensorSet wanted = needed.without(kept);
   Ops list;
+  std::size_t last = forward.size();  // the one that was taken
   for (std::size_t i = forward.size(); i-- > 0;) {
     const Op& op = forward[i];
+    if (casts_operands(op)) {  // for the product behind it, also where that reads what was kept
+      if (last != i + 1) continue;
+      list.push_back(op);
+      list.back().phase = Phase::kRecompute;
+      continue;
+    }
     bool leads = false;
     for (const Operand& out : op.out)
       leads = leads || (out && out.offset == 0 && wanted.test(out.tensor));
@@ -157,6 +169,7 @@ Ops recomputation(const Ops& forward, const TensorSet& needed, const TensorSet& 
     }
     list.push_back(op);
     list.back().phase = Phase::kRecompute;
+    last = i;
   }
   std::reverse(list.begin(), list.end());
   return list;

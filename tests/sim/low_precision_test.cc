@@ -239,6 +239,27 @@ TEST(LowPrecision, NativeProductsCastBothOperands) {
                    (2 + block) * (weights + inputs) + (2 + 2 * block) * outputs);
 }
 
+// Also where the input was kept, as with pieces that are made again.
+TEST(LowPrecision, NativeProductsThatAreMadeAgainCastAgain) {
+  const Model model = llama_70b();
+  const Stack stack = profiles::load_stack("native").stack;
+  const auto bytes = [&](const char* recompute) {
+    Plan plan = native_fp8(Strategy::kSingle, Fp8Recipe::kTensorwise);
+    set_recompute(plan, recompute);
+    double sum = 0;
+    for (const Op& op :
+         ProgramWriter(model, plan, stack, gpu_of("h100-80g")).layer(true).recompute) {
+      if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
+    }
+    return sum;
+  };
+  const double tokens = 2.0 * 1024, hidden = 8192, qkv = 8192 + 2 * 1024, ffn = 28672;
+  const double gate_up = hidden * 2 * ffn + tokens * hidden;
+  EXPECT_DOUBLE_EQ(bytes("ffn"), 5 * gate_up);
+  EXPECT_DOUBLE_EQ(bytes("norm"), 0);
+  EXPECT_DOUBLE_EQ(bytes("full"), 5 * (gate_up + hidden * (qkv + hidden) + 2 * tokens * hidden));
+}
+
 // A collective beside a product takes the SMs that it says.
 TEST(LowPrecision, FewerSmsLeaveTheProductMore) {
   const Model model = llama_70b();
