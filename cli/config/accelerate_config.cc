@@ -81,9 +81,12 @@ void take_fsdp(SettingBox& box, ImportedConfig& to) {
     if (!on.value_or(false)) to.knobs.prefetch = 0;
   }
   box.leave({offload.with, offload.without}, "it moves parameters and gradients to the host", to);
-  for (const char* plain :
-       {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch", "use_orig_params",
-        "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"}) {
+  const std::string behind = upper(take("backward_prefetch").value_or("BACKWARD_PRE"));
+  if (!two && behind != "BACKWARD_PRE" && behind != "1")
+    to.not_taken.push_back({"fsdp_config.fsdp_backward_prefetch", behind,
+                            "predicted as BACKWARD_PRE: gathers run ahead of backward"});
+  for (const char* plain : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "use_orig_params",
+                            "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"}) {
     static_cast<void>(take(plain));
   }
   to.overrides.emplace_back("stack.wraps_embedding_and_head=false");
@@ -159,15 +162,19 @@ void take_types(SettingBox& box, ImportedConfig& to) {
   to.knobs.reduce_dtype = to.knobs.param_dtype;
 }
 
+void take_optimizer_device(SettingBox& box, std::string_view key, ImportedConfig& to) {
+  const auto device = box.take({key});
+  if (!device || *device == "none") return;
+  if (*device != "cpu" && *device != "nvme") box.fail("none, cpu or nvme");
+  box.set_knob("offload", "optimizer", to);
+  if (*device == "nvme")
+    to.not_taken.push_back({box.key(), *device, "predicted as the host's memory"});
+}
+
 /// What zero_optimization says beside its stage: what the host's memory holds, and sizes of
 /// buckets, which are not modelled.
 void take_zero_options(SettingBox& box, ImportedConfig& to) {
-  if (const auto device = box.take({"zero_optimization.offload_optimizer.device"});
-      device && (*device == "cpu" || *device == "nvme")) {
-    box.set_knob("offload", "optimizer", to);
-    if (*device == "nvme")
-      to.not_taken.push_back({box.key(), *device, "predicted as the host's memory"});
-  }
+  take_optimizer_device(box, "zero_optimization.offload_optimizer.device", to);
   if (box.take_switch({"zero_optimization.cpu_offload"}).value_or(false))
     box.set_knob("offload", "optimizer", to);
   box.leave({"zero_optimization.cpu_offload_params"}, "parameters stay on the GPU here", to);
@@ -181,7 +188,6 @@ void take_zero_options(SettingBox& box, ImportedConfig& to) {
                              "reduce_bucket_size",
                              "allgather_bucket_size",
                              "allgather_partitions",
-                             "overlap_comm",
                              "contiguous_gradients",
                              "reduce_scatter",
                              "sub_group_size",
@@ -229,6 +235,42 @@ Strategy zero_strategy(std::int64_t stage) {
                       : Strategy::kZero3;
 }
 
+/// Two of the three sizes give the third (deepspeed/runtime/config.py).
+void take_batch(SettingBox& box, ImportedConfig& to) {
+  if (const auto global = box.take_count({"train_batch_size"})) {
+    to.global_batch = *global;
+    box.took(fmt::format("global batch {}", *global), to);
+  }
+  const bool accumulates = box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to);
+  const bool has_micro = box.take_knob({"train_micro_batch_size_per_gpu"}, "micro-batch", to);
+  if (!accumulates && box.is_auto("gradient_accumulation_steps") && !to.global_batch) {
+    to.assumed.push_back(
+        "gradient_accumulation_steps is auto: up to the trainer, taken as 1 (--grad-accum)");
+  }
+  if (!has_micro && to.global_batch) {
+    to.micro_batch_follows = true;
+    to.assumed.push_back(
+        fmt::format("the micro-batch is train_batch_size over the data-parallel ranks{}",
+                    accumulates ? " and gradient_accumulation_steps" : ""));
+  } else if (!has_micro) {
+    to.assumed.push_back(fmt::format(
+        "train_micro_batch_size_per_gpu is {}: up to the script, taken as 1 (--micro-batch)",
+        box.is_auto("train_micro_batch_size_per_gpu") ? "auto" : "not said"));
+  } else if (accumulates && to.global_batch) {
+    const std::int64_t at_once = *to.knobs.micro_batch * *to.knobs.grad_accum;
+    if (*to.global_batch % at_once != 0) {
+      static_cast<void>(box.take({"train_batch_size"}));
+      box.fail(fmt::format("a multiple of the {} sequences that a rank takes in a step", at_once));
+    }
+    const std::int64_t ranks = *to.global_batch / at_once;
+    to.assumed.push_back(
+        fmt::format("its three batch sizes are of {} data-parallel ranks; on others the global "
+                    "batch is kept",
+                    ranks));
+    if (!box.has("tensor_parallel")) to.gpus = ranks;
+  }
+}
+
 void assume_script(SettingBox& box, ImportedConfig& to) {
   if (!box.take_knob(
           {"gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"},
@@ -257,13 +299,12 @@ void read_accelerate(SettingBox& box, ImportedConfig& to) {
   if (type == "FSDP") {
     take_fsdp(box, to);
   } else if (type == "DEEPSPEED") {
+    if (box.take({"deepspeed_config.deepspeed_config_file"}))
+      box.fail("the settings themselves, or import-config of that file");
     to.strategy = zero_strategy(box.take_count({"deepspeed_config.zero_stage"}, 0).value_or(2));
     box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
-    if (box.take({"deepspeed_config.offload_optimizer_device"}).value_or("none") == "cpu")
-      box.set_knob("offload", "optimizer", to);
+    take_optimizer_device(box, "deepspeed_config.offload_optimizer_device", to);
     box.leave({"deepspeed_config.offload_param_device"}, "parameters stay on the GPU here", to);
-    box.leave({"deepspeed_config.deepspeed_config_file"},
-              "a file of its own: import that one instead", to);
   } else {
     to.strategy = type == "NO" ? Strategy::kSingle : Strategy::kDdp;
     box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
@@ -288,21 +329,7 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
   to.stack = "hf-eager";
   to.strategy = zero_strategy(box.take_count({"zero_optimization.stage"}, 0).value_or(0));
   box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
-  if (!box.take_knob({"train_micro_batch_size_per_gpu"}, "micro-batch", to)) {
-    to.assumed.push_back(fmt::format(
-        "train_micro_batch_size_per_gpu is {}: up to the script, taken as 1 (--micro-batch)",
-        box.is_auto("train_micro_batch_size_per_gpu") ? "auto" : "not said"));
-  }
-  if (const auto global = box.take_count({"train_batch_size"})) {
-    to.global_batch = *global;
-    box.took(fmt::format("global batch {}", *global), to);
-  }
-  if (box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to)) {
-    to.global_batch.reset();
-  } else if (box.is_auto("gradient_accumulation_steps") && !to.global_batch) {
-    to.assumed.push_back(
-        "gradient_accumulation_steps is auto: up to the trainer, taken as 1 (--grad-accum)");
-  }
+  take_batch(box, to);
   take_types(box, to);
   if (const auto word = box.take({"communication_data_type"}))
     box.set_knob("reduce-dtype", *word == "bfp16" || *word == "bfloat16" ? "bf16" : *word, to);
@@ -312,7 +339,15 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
     box.set_knob("master-dtype", "bf16", to);
   take_zero_options(box, to);
   static_cast<void>(box.take({"zero_allow_untested_optimizer"}));
-  static_cast<void>(box.take({"data_types.grad_accum_dtype"}));
+  if (const auto word = box.take({"data_types.grad_accum_dtype"});
+      word && word->starts_with("bf") != (to.knobs.reduce_dtype == DType::kBf16))
+    to.not_taken.push_back({box.key(), *word, "gradients are added up as they are reduced"});
+  const auto beside = box.take_switch({"zero_optimization.overlap_comm"});
+  if ((to.strategy == Strategy::kZero1 || to.strategy == Strategy::kZero2) &&
+      !beside.value_or(false)) {
+    to.assumed.push_back(
+        "gradients are reduced while backward runs in the prediction, though overlap_comm is off");
+  }
   if (const auto count = box.take_count({"activation_checkpointing.number_checkpoints"}, 0);
       count.value_or(0) > 0) {
     box.set_knob("ckpt-layers", "all", to);

@@ -11,26 +11,29 @@ namespace {
 void take_sharding(SettingBox& box, ImportedConfig& to) {
   to.strategy = Strategy::kDdp;
   if (take_deepspeed_file(box, to)) return;
-  if (!box.has("fsdp_config") && !box.has("fsdp_version") && !box.has("fsdp[0]")) return;
-  static_cast<void>(box.take({"fsdp[0]"}));
-  static_cast<void>(box.take({"fsdp[1]"}));
+  const bool empty = box.peek("fsdp_config").has_value();  // a key with nothing below it
+  if ((!box.has("fsdp_config") || empty) && !box.has("fsdp_version") && !box.has("fsdp[0]")) return;
+  // Words of Transformers: full_shard, shard_grad_op, hybrid_shard, auto_wrap, offload.
+  std::string words;
+  for (const std::string& word : box.take_list("fsdp")) words += lower_case_word(word) + " ";
   const bool two = box.take({"fsdp_version", "fsdp_config.fsdp_version"}).value_or("1") == "2";
   const auto reshard = box.take_switch(
       {"fsdp_config.reshard_after_forward", "fsdp_config.fsdp_reshard_after_forward"});
   const std::string sharding = lower_case_word(
       box.take({"fsdp_config.sharding_strategy", "fsdp_config.fsdp_sharding_strategy"})
-          .value_or(""));
-  const bool never = !reshard.value_or(sharding != "shard_grad_op");
+          .value_or(words));
+  const bool never = !reshard.value_or(sharding.find("shard_grad_op") == sharding.npos);
   to.strategy = two ? (never ? Strategy::kFsdp2NoReshard : Strategy::kFsdp2)
                     : (never ? Strategy::kFsdp1GradOp : Strategy::kFsdp1);
-  if (sharding.starts_with("hybrid")) to.strategy = Strategy::kHsdp;
+  if (sharding.find("hybrid") != sharding.npos) to.strategy = Strategy::kHsdp;
   box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
   if (box.take_switch(
              {"fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing"})
           .value_or(false))
     box.set_knob("ckpt-layers", "all", to);
-  box.leave({"fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"},
-            "it moves parameters and gradients to the host", to);
+  constexpr const char* kOffload = "it moves parameters and gradients to the host";
+  box.leave({"fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"}, kOffload, to);
+  if (words.find("offload") != words.npos) to.not_taken.push_back({"fsdp", "offload", kOffload});
   for (const char* plain : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "state_dict_type",
                             "cpu_ram_efficient_loading", "final_state_dict_type", "use_orig_params",
                             "sync_module_states", "limit_all_gathers"}) {
@@ -72,6 +75,20 @@ void take_adapter(SettingBox& box, ImportedConfig& to) {
   }
 }
 
+/// Losses that never hold all logits: Liger's by its key, cut cross entropy by its plugin alone.
+void take_losses(SettingBox& box, ImportedConfig& to) {
+  const auto cut = box.take_switch({"cut_cross_entropy"});
+  for (int i = 0;; ++i) {
+    const auto plugin = box.take({fmt::format("plugins[{}]", i)});
+    if (!plugin) break;
+    if (plugin->ends_with("CutCrossEntropyPlugin") && cut.value_or(true)) take_fused_loss(box, to);
+    if (plugin->ends_with("KDPlugin") || plugin->ends_with("DiffusionPlugin"))
+      box.fail("no such plugin, because its steps are not predicted");
+  }
+  if (box.take_switch({"liger_fused_linear_cross_entropy"}).value_or(false))
+    take_fused_loss(box, to);
+}
+
 /// What makes another training of it: refused, because a prediction would be of something else.
 void refuse_other_training(SettingBox& box) {
   if (box.take({"rl"}))
@@ -106,12 +123,13 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
     to.assumed.push_back("micro_batch_size is not said: 1, axolotl's default");
   box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to);
   take_sharding(box, to);
-  if (const auto word = box.take({"gradient_checkpointing"})) {
-    if (lower_case_word(*word) == "true") box.set_knob("ckpt-layers", "all", to);
-    if (lower_case_word(*word).starts_with("offload")) {
-      box.set_knob("ckpt-layers", "all", to);
-      to.not_taken.push_back({box.key(), *word, "what is kept stays on the GPU here"});
-    }
+  if (const auto text = box.take({"gradient_checkpointing"})) {
+    const std::string word = lower_case_word(*text);
+    // unsloth: an older word for offload
+    const bool offloads = word.starts_with("offload") || word == "unsloth";
+    if (word == "true" || offloads) box.set_knob("ckpt-layers", "all", to);
+    if (offloads) to.not_taken.push_back({box.key(), *text, "what is kept stays on the GPU here"});
+    if (word != "true" && word != "false" && !offloads) box.fail("true, false or offload");
   }
   static_cast<void>(box.take({"gradient_checkpointing_kwargs.use_reentrant"}));
   box.leave({"activation_offloading"}, "what is kept stays on the GPU here", to);
@@ -150,8 +168,7 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
   const bool compiles = box.take_switch({"torch_compile"}).value_or(false);
   to.stack = compiles ? "torch-compile" : "hf-eager";
   if (compiles) box.took("framework torch-compile", to);
-  box.leave({"liger_fused_linear_cross_entropy"}, "give --loss-chunks for a loss in pieces", to);
-  box.leave({"cut_cross_entropy"}, "give --loss-chunks for a loss in pieces", to);
+  take_losses(box, to);
   if (!box.take_switch({"sample_packing"}).value_or(false)) {
     to.assumed.push_back(
         "without sample_packing most sequences are shorter than sequence_len: times "
@@ -165,7 +182,7 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
         "ddp_find_unused_parameters", "optim_target_modules"}) {
     static_cast<void>(box.take({plain}));
   }
-  for (const char* list : {"special_tokens", "tokens", "eot_tokens", "plugins", "gptq_groupsize",
+  for (const char* list : {"special_tokens", "tokens", "eot_tokens", "gptq_groupsize",
                            "gptq_model_v1", "torchdistx_path"}) {
     box.take_section(list);
   }

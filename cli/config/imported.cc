@@ -340,14 +340,17 @@ Plan plan_of(const ImportedConfig& config, std::int64_t gpus, std::int64_t layer
   if (info_of(plan.strategy).one_rank && gpus > 1) plan.strategy = Strategy::kDdp;
   if (gpus == 1 && plan.parallel.plain()) plan.strategy = Strategy::kSingle;
   if (config.global_batch) {
-    const std::int64_t at_once = plan.micro_batch * ranks;
-    if (*config.global_batch % at_once != 0) {
-      throw Error(
-          fmt::format("{}: the global batch is {}, but {} ranks take {} sequences at a time, "
-                      "expected a multiple of {}",
-                      file, *config.global_batch, ranks, at_once, at_once));
+    std::int64_t& found = config.micro_batch_follows ? plan.micro_batch : plan.grad_accum;
+    const std::int64_t given = config.micro_batch_follows ? plan.grad_accum : plan.micro_batch;
+    if (*config.global_batch % (given * ranks) != 0) {
+      throw Error(fmt::format(
+          "{}: the global batch is {}, but {} ranks with {} {} each make {}, expected a multiple "
+          "of {}",
+          file, *config.global_batch, ranks, given,
+          config.micro_batch_follows ? "micro-batches" : "sequences at a time", given * ranks,
+          given * ranks));
     }
-    plan.grad_accum = *config.global_batch / at_once;
+    found = *config.global_batch / (given * ranks);
   }
   return plan;
 }

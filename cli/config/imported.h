@@ -32,6 +32,7 @@ struct LeftSetting {
 struct ImportedConfig {
   std::string model, stack;  // empty: not said
   std::optional<std::int64_t> gpus, global_batch;
+  bool micro_batch_follows = false;  // from the global batch, the ranks and the accumulation
   Strategy strategy = Strategy::kFsdp2;
   std::int64_t replicate = 1;          // copies of the parameters, where the file says so
   std::optional<std::int64_t> shard;   // ranks that share one; none: all that are left

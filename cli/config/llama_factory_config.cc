@@ -139,7 +139,7 @@ void read_llama_factory(SettingBox& box, ImportedConfig& to) {
   if (lower_case_word(box.take({"flash_attn"}).value_or("auto")) == "disabled")
     box.set_knob("attention", "eager", to);
   to.stack = "hf-eager";
-  box.leave({"enable_liger_kernel"}, "give --loss-chunks for a loss in pieces", to);
+  if (box.take_switch({"enable_liger_kernel"}).value_or(false)) take_fused_loss(box, to);
   box.leave({"use_unsloth"}, "its kernels are not predicted", to);
   box.leave({"use_unsloth_gc"}, "what is kept stays on the GPU here", to);
   for (const char* plain :

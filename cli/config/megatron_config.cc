@@ -194,6 +194,26 @@ void take_megatron_optimizer(SettingBox& box, ImportedConfig& to) {
   }
 }
 
+/// Of the precision-aware optimizer.
+void take_state_types(SettingBox& box, ImportedConfig& to) {
+  const auto narrower = [&](const char* name) -> std::optional<std::string> {
+    const auto type = Keys(name).take(box);
+    if (!type || type->find("32") != type->npos) return std::nullopt;
+    return type;
+  };
+  const auto first = narrower("exp_avg_dtype"), second = narrower("exp_avg_sq_dtype");
+  if (first && second && first->find("bf") != first->npos) {
+    box.set_knob("moment-dtype", "bf16", to);
+  } else if (first || second) {
+    to.not_taken.push_back({first ? "exp_avg_dtype" : "exp_avg_sq_dtype",
+                            first.value_or(second.value_or("")), "moments are predicted in fp32"});
+  }
+  if (const auto type = narrower("main_params_dtype"))
+    to.not_taken.push_back({box.key(), *type, "master weights are predicted in fp32"});
+  if (const auto type = narrower("main_grads_dtype"))
+    to.not_taken.push_back({box.key(), *type, "gradients are predicted as they are reduced"});
+}
+
 void take_numbers(SettingBox& box, ImportedConfig& to) {
   take_precision_recipe(box, to);
   static_cast<void>(Keys("bf16").on(box));
@@ -209,9 +229,7 @@ void take_numbers(SettingBox& box, ImportedConfig& to) {
   if (Keys("fp8_param_gather").on(box) || Keys("fp8_param").on(box))
     box.set_knob("fp8-params", "on", to);
   take_megatron_optimizer(box, to);
-  if (const auto type = Keys("exp_avg_dtype").take(box))
-    if (type->find("bf") == 0 || type->find("bfloat16") != type->npos)
-      box.set_knob("moment-dtype", "bf16", to);
+  take_state_types(box, to);
   if (Keys("grad_reduce_in_bf16").on(box)) box.set_knob("reduce-dtype", "bf16", to);
   if (Keys("accumulate_allreduce_grads_in_fp32").on(box)) box.set_knob("reduce-dtype", "fp32", to);
   // A precision recipe of Megatron-Bridge overrides what the section of DDP says.
@@ -221,6 +239,56 @@ void take_numbers(SettingBox& box, ImportedConfig& to) {
   if (!reduces && ddp && !*ddp && !box.has("mixed_precision"))
     box.set_knob("reduce-dtype", "bf16", to);
   if (Keys("optimizer_cpu_offload").on(box)) box.set_knob("offload", "optimizer", to);
+}
+
+void take_sharding_strategy(SettingBox& box, ImportedConfig& to) {
+  const bool fsdp = Keys("use_megatron_fsdp").on(box) || Keys("use_custom_fsdp").on(box);
+  // Megatron-Bridge turns it on everywhere where one section says so.
+  bool distributed = begins_with(box, "_common");
+  for (const char* section : {"", "ddp.", "optimizer."}) {
+    const auto on = box.take_switch({fmt::format("{}use_distributed_optimizer", section)});
+    distributed = on ? *on || (distributed && *section != 0) : distributed;
+  }
+  to.strategy = distributed ? Strategy::kDistributedOptimizer : Strategy::kDdp;
+  const auto shards = Keys("data_parallel_sharding_strategy").take(box);
+  if (fsdp) {
+    const std::string word = shards.value_or(box.has("ddp") ? "optim_grads_params" : "no_shard");
+    constexpr std::array<std::pair<std::string_view, Strategy>, 4> kWords = {
+        {{"no_shard", Strategy::kDdp},
+         {"optim", Strategy::kDistributedOptimizer},
+         {"optim_grads", Strategy::kZero2},
+         {"optim_grads_params", Strategy::kMegatronFsdp}}};
+    const auto* const known = std::find_if(kWords.begin(), kWords.end(),
+                                           [&](const auto& one) { return one.first == word; });
+    if (known == kWords.end()) box.fail("no_shard, optim, optim_grads or optim_grads_params");
+    to.strategy = known->second;
+  }
+  if (to.strategy == Strategy::kDdp) {
+    to.assumed.push_back(
+        fsdp ? "Megatron-FSDP shards nothing without data_parallel_sharding_strategy: predicted as "
+               "ddp"
+             : "no use_distributed_optimizer: every rank keeps the whole optimizer state");
+  } else {
+    box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
+  }
+}
+
+/// Reductions and gathers beside the passes: off unless said. Megatron-Bridge's comm_overlap turns
+/// both on for a distributed optimizer; a recipe whose base is not at hand has that one's.
+void take_overlap(SettingBox& box, ImportedConfig& to) {
+  const bool by_config = box.peek("comm_overlap").value_or("").starts_with("CommOverlapConfig");
+  const bool base_says = !box.has("ddp") && (box.has("train") || box.has("begins_with")) &&
+                         !begins_with(box, "_sft_common") && !begins_with(box, "_peft_common");
+  for (const char* name : {"overlap_grad_reduce", "overlap_param_gather"}) {
+    auto on = box.take_switch({fmt::format("comm_overlap.{}", name)});
+    const auto by_section = box.take_switch({fmt::format("ddp.{}", name)});
+    const auto by_flag = box.take_switch({name});
+    if (!on && by_config) on = true;
+    if (!on) on = by_section ? by_section : by_flag;
+    if (on ? *on : base_says) continue;  // as the framework has it
+    to.overrides.push_back(fmt::format("stack.parallel.{}=false", name));
+    if (!on) to.assumed.push_back(fmt::format("{} is not said: off", name));
+  }
 }
 
 /// Megatron-Bridge's PEFT: "LoRA()" with dim below it, default_peft_config("lora"), or "lora".
@@ -322,9 +390,6 @@ void take_sizes(SettingBox& box, ImportedConfig& to) {
                            "masked_softmax_fusion",
                            "rotary_emb_fraction",
                            "overlap_param_gather_with_optimizer_step",
-                           "main_grads_dtype",
-                           "main_params_dtype",
-                           "exp_avg_sq_dtype",
                            "use_precision_aware_optimizer",
                            "ddp",
                            "optimizer",
@@ -379,26 +444,11 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
     to.global_batch = *global;
     box.took(fmt::format("global batch {}", *global), to);
   }
-  const bool fsdp = Keys("use_megatron_fsdp").on(box) || Keys("use_custom_fsdp").on(box);
   assume_common(box, to);
   if (!has_length && !to.knobs.seq_len)
     to.assumed.push_back("seq_length is not said: 2048 (--seq-len)");
-  // Megatron-Bridge turns it on everywhere where one section says so.
-  bool model_parallel = begins_with(box, "_common");
-  for (const char* section : {"", "ddp.", "optimizer."}) {
-    const auto on = box.take_switch({fmt::format("{}use_distributed_optimizer", section)});
-    model_parallel = on ? *on || (model_parallel && *section != 0) : model_parallel;
-  }
-  to.strategy = fsdp             ? Strategy::kMegatronFsdp
-                : model_parallel ? Strategy::kDistributedOptimizer
-                                 : Strategy::kDdp;
-  if (fsdp || model_parallel) box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
-  if (!fsdp && !model_parallel)
-    to.assumed.push_back(
-        "no use_distributed_optimizer: every rank keeps the whole optimizer state");
-  static_cast<void>(Keys("overlap_grad_reduce").on(box));
-  static_cast<void>(Keys("overlap_param_gather").on(box));
-  static_cast<void>(Keys("data_parallel_sharding_strategy").take(box));
+  take_sharding_strategy(box, to);
+  take_overlap(box, to);
   take_recomputation(box, to);
   take_numbers(box, to);
   if (const auto gpus = gpus_in_name(box.file()); gpus > 0) {

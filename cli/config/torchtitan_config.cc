@@ -222,10 +222,13 @@ void take_checkpointing(SettingBox& box, ImportedConfig& to) {
 }
 
 void take_titan_optimizer(SettingBox& box, ImportedConfig& to) {
+  constexpr const char* kInBackward = "gradients are kept until the optimizer runs here";
+  box.leave({"optimizer.early_step_in_backward"}, kInBackward, to);
   std::vector<std::string> names;
   for (const char* key : {"optimizer.name", "optimizer"}) {
-    if (const auto word = box.take({key}); word && word->find("Container") == word->npos)
-      names.push_back(*word);
+    const auto word = box.take({key});
+    if (word && word->find("InBackward") != word->npos) box.leave({key}, kInBackward, to);
+    if (word && word->find("Container") == word->npos) names.push_back(*word);
   }
   for (std::size_t i = 0;; ++i) {
     const auto word = box.take({fmt::format("optimizer.param_groups[{}].optimizer_name", i)});
@@ -360,6 +363,23 @@ void take_training(SettingBox& box, ImportedConfig& to) {
   box.leave({"training.enable_cpu_offload"}, "it moves parameters and gradients, too", to);
 }
 
+void take_compiler(SettingBox& box, ImportedConfig& to) {
+  const std::vector<std::string> parts = box.take_list("compile.components");
+  const auto said = box.take_switch({"compile.enable", "training.compile"});
+  const bool compiles = said.value_or(false);
+  const auto has = [&](std::string_view part) {
+    return parts.empty() || std::find(parts.begin(), parts.end(), part) != parts.end();
+  };
+  to.stack = compiles && has("model") ? "torch-compile" : "torch-eager";
+  if (said) box.took("framework " + to.stack, to);
+  if (compiles && has("model") != has("loss")) {
+    to.not_taken.push_back({"compile.components", parts.front(),
+                            has("model") ? "the loss is predicted compiled, too"
+                                         : "the loss is predicted as PyTorch's own kernels"});
+  }
+  static_cast<void>(box.take({"compile", "compile.backend"}));
+}
+
 }  // namespace
 
 bool is_torchtitan(const SettingBox& box) {
@@ -375,11 +395,7 @@ void read_torchtitan(SettingBox& box, ImportedConfig& to) {
   take_parallelism(box, to);
   take_pipeline_batch(box, to);
   take_checkpointing(box, to);
-  const auto compiles = box.take_switch({"compile.enable", "training.compile"});
-  to.stack = compiles.value_or(false) ? "torch-compile" : "torch-eager";
-  if (compiles) box.took("stack " + to.stack, to);
-  static_cast<void>(box.take_list("compile.components"));
-  static_cast<void>(box.take({"compile", "compile.backend"}));
+  take_compiler(box, to);
   for (const char* plain :
        {"training", "parallelism", "training.enable", "training.gc_debug",
         "model_spec.attn_backend", "model_spec.tp_gemm_backend", "training.disable_cuda_graphs"}) {
@@ -391,7 +407,6 @@ void read_torchtitan(SettingBox& box, ImportedConfig& to) {
     if (word.find("minimal") != word.npos)
       to.not_taken.push_back({box.key(), *comm, "predicted as all-to-alls"});
   }
-  box.leave({"compile.components"}, "model and loss are compiled together", to);
   if (const auto processes = box.take_count({"nproc_per_node"})) {
     const std::int64_t nodes = box.take_count({"nnodes"}).value_or(1);
     to.gpus = *processes * nodes;

@@ -35,6 +35,11 @@ void take_optimizer_word(SettingBox& box, std::string_view key, ImportedConfig& 
   }
 }
 
+void take_fused_loss(SettingBox& box, ImportedConfig& to) {
+  constexpr const char* kPieces = "16";  // of Liger's formula: vocabulary over hidden size
+  box.set_knob("loss-chunks", kPieces, to);
+}
+
 bool take_deepspeed_file(SettingBox& box, ImportedConfig& to) {
   const auto file = box.take({"deepspeed"});
   if (!file) return false;

@@ -18,4 +18,8 @@ void take_optimizer_word(SettingBox& box, std::string_view key, ImportedConfig& 
 /// what it offloads. False: the key is not there.
 bool take_deepspeed_file(SettingBox& box, ImportedConfig& to);
 
+/// The loss of a kernel that never holds all logits (Liger's, Apple's cut cross entropy), as a loss
+/// in pieces; notes what was taken last.
+void take_fused_loss(SettingBox& box, ImportedConfig& to);
+
 }  // namespace shardwright::cli

@@ -137,6 +137,10 @@ class ImportConfigVerb : public Verb {
     document.cluster = *flags_.cluster;
     document.overrides = config.overrides;
     const Model model = model_of(document.model, config);
+    if (flags_.knobs.micro_batch && config.global_batch) {  // which stays
+      config.knobs.micro_batch = flags_.knobs.micro_batch;
+      config.micro_batch_follows = false;
+    }
     const std::int64_t gpus = gpus_of(config);
     if (!flags_.stack)
       fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_moe());
@@ -184,7 +188,8 @@ class ImportConfigVerb : public Verb {
     std::int64_t gpus = (node + replica - 1) / replica * replica;
     // A global batch that so many do not divide was made for fewer.
     const std::int64_t at_once =
-        flags_.knobs.micro_batch.value_or(config.knobs.micro_batch.value_or(1));
+        (config.micro_batch_follows ? config.knobs.grad_accum : config.knobs.micro_batch)
+            .value_or(1);
     while (config.global_batch && gpus > replica &&
            *config.global_batch % (at_once * (gpus / replica)) != 0) {
       gpus -= replica;

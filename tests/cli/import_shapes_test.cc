@@ -4,53 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/config/setting.h"
+#include "tests/cli/imported_answer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
+using ::testing::ElementsAre;
 using testing::expect_error;
 using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
 using testing::written;
-
-ProgramResult import_of(const std::string& file, const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "import-config", file, "--cluster",
-                                     "dgx-h100"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
-}
-
-json imported(const std::string& file, std::vector<std::string> flags) {
-  flags.emplace_back("--json");
-  const ProgramResult result = import_of(file, flags);
-  EXPECT_EQ(result.exit_code, 0) << file << ": " << result.err;
-  return result.exit_code == 0 ? json::parse(result.out) : json();
-}
-
-std::string assumed(const json& answer) {
-  return answer.at("assumed").dump();
-}
-
-bool leaves(const json& answer, const std::string& key) {
-  for (const json& one : answer.at("not_taken")) {
-    if (one.at("key") == key) return true;
-  }
-  return false;
-}
 
 // --- axolotl ---
 
@@ -94,6 +64,49 @@ TEST(ImportShapes, OtherTrainingsOfAxolotlAreRefused) {
                3, "unfrozen_parameters[0]");
 }
 
+TEST(ImportShapes, EmptySectionsAndListsOfAxolotl) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const auto strategy = [](const std::string& name, const std::string& more) {
+    const json answer = imported(written(name, kQlora + more), {"--gpus", "8"});
+    return answer.at("plan").at("strategy").get<std::string>();
+  };
+  EXPECT_EQ(strategy("empty.yml", "fsdp:\nfsdp_config:\n"), "ddp");
+  EXPECT_EQ(strategy("full.yml", "fsdp:\n  - full_shard\n  - auto_wrap\n"), "fsdp1");
+  EXPECT_EQ(strategy("grad.yml", "fsdp:\n  - shard_grad_op\n  - auto_wrap\n"), "fsdp1-grad-op");
+  const json unsloth =
+      imported(written("unsloth.yml", "gradient_checkpointing: unsloth\n" +
+                                          kQlora.substr(0, kQlora.find("gradient_checkpointing"))),
+               {"--gpus", "1"});
+  EXPECT_EQ(unsloth.at("plan").at("ckpt_layers"), 32);
+  EXPECT_TRUE(leaves(unsloth, "gradient_checkpointing"));
+}
+
+TEST(ImportShapes, LossesThatNeverHoldAllLogits) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const auto plan = [](const std::string& name, const std::string& text) {
+    return imported(written(name, text), {"--gpus", "1"}).at("plan");
+  };
+  const std::string plugin =
+      "plugins:\n  - axolotl.integrations.liger.LigerPlugin\n"
+      "  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\n";
+  EXPECT_FALSE(plan("whole.yml", kQlora).contains("loss_chunks"));
+  EXPECT_EQ(plan("cut.yml", kQlora + plugin).at("loss_chunks"), 16);
+  EXPECT_FALSE(
+      plan("uncut.yml", kQlora + plugin + "cut_cross_entropy: false\n").contains("loss_chunks"));
+  EXPECT_EQ(
+      plan("liger.yml", kQlora + "liger_fused_linear_cross_entropy: true\n").at("loss_chunks"), 16);
+  EXPECT_EQ(plan("factory.yaml",
+                 "model_name_or_path: meta-llama/Meta-Llama-3-8B\nstage: sft\nfinetuning_type: "
+                 "lora\nbf16: true\nenable_liger_kernel: true\n")
+                .at("loss_chunks"),
+            16);
+  expect_error(import_of(written("diffusion.yml",
+                                 kQlora + "plugins:\n  - "
+                                          "axolotl.integrations.diffusion.DiffusionPlugin\n"),
+                         {}),
+               3, "plugins[0] is 'axolotl.integrations.diffusion.DiffusionPlugin'");
+}
+
 // --- DeepSpeed and Accelerate ---
 
 TEST(ImportShapes, AutoIsTheTrainersDefaultAndSaid) {
@@ -114,6 +127,47 @@ TEST(ImportShapes, AutoIsTheTrainersDefaultAndSaid) {
       written("half.json", R"({"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}})"),
       flags);
   EXPECT_EQ(half.at("plan").at("precision"), "fp16");
+}
+
+TEST(ImportShapes, TwoBatchSizesOfDeepspeedGiveTheThird) {
+  const auto batch = [](const std::string& name, const std::string& sizes,
+                        std::vector<std::string> more = {"--gpus", "8"}) {
+    more.insert(more.end(), {"--model", "llama-3.2-1b", "--seq-len", "2048"});
+    const json plan =
+        imported(written(name, "{" + sizes + R"(, "zero_optimization": {"stage": 1}})"), more)
+            .at("plan");
+    return std::vector<int>{plan.at("gpus"), plan.at("micro_batch"), plan.at("grad_accum")};
+  };
+  const std::string all = R"("train_batch_size": 64)",
+                    accum = R"("gradient_accumulation_steps": 2)",
+                    micro = R"("train_micro_batch_size_per_gpu": 2)";
+  EXPECT_THAT(batch("all.json", all), ElementsAre(8, 8, 1));
+  EXPECT_THAT(batch("accum.json", all + "," + accum), ElementsAre(8, 4, 2));
+  EXPECT_THAT(batch("micro.json", all + "," + micro), ElementsAre(8, 2, 4));
+  EXPECT_THAT(batch("three.json", all + "," + accum + "," + micro, {}), ElementsAre(16, 2, 2));
+  // A flag changes its own and keeps the file's global batch.
+  EXPECT_THAT(batch("flag.json", all, {"--gpus", "8", "--micro-batch", "2"}), ElementsAre(8, 2, 4));
+  expect_error(import_of(written("odd.json", "{" + all + R"(, "gradient_accumulation_steps": 3})"),
+                         {"--gpus", "8", "--model", "llama-3.2-1b"}),
+               3, "expected a multiple of 24");
+  expect_error(
+      import_of(written("three_odd.json", "{" + all + R"(, "train_micro_batch_size_per_gpu": 3,
+      "gradient_accumulation_steps": 1})"),
+                {"--model", "llama-3.2-1b"}),
+      3, "train_batch_size is '64', expected a multiple of the 3 sequences");
+}
+
+TEST(ImportShapes, AFileWithinAFileIsNotGuessed) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const std::string yaml = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  ";
+  expect_error(import_of(written("file.yaml", yaml + "deepspeed_config_file: z1.json\n"),
+                         {"--model", "llama-3.2-1b"}),
+               3, "import-config of that file");
+  const json nvme =
+      imported(written("nvme.yaml", yaml + "zero_stage: 3\n  offload_optimizer_device: nvme\n"),
+               {"--model", "llama-3.2-1b"});
+  EXPECT_EQ(nvme.at("plan").at("offload"), "optimizer");
+  EXPECT_TRUE(leaves(nvme, "deepspeed_config.offload_optimizer_device"));
 }
 
 TEST(ImportShapes, AccelerateWithoutDistributionIsOneGpu) {
@@ -183,6 +237,25 @@ TEST(ImportShapes, TorchtitanCountsTokensSince03) {
   EXPECT_FALSE(leaves(base, "training.steps"));
 }
 
+TEST(ImportShapes, TorchtitanCompilesTheComponentsItSays) {
+  if (!reads(SettingsLanguage::kToml)) GTEST_SKIP();
+  const auto answer_of = [](const std::string& name, const std::string& components) {
+    return imported(written(name,
+                            "[training]\nseq_len = 4096\nlocal_batch_size = 1\n"
+                            "[activation_checkpoint]\nmode = \"full\"\n[compile]\n"
+                            "enable = true\n" +
+                                components),
+                    {"--model", "llama-3.1-8b"});
+  };
+  EXPECT_EQ(answer_of("both.toml", "").at("plan").at("stack"), "torch-compile");
+  const json model = answer_of("model.toml", "components = [\"model\"]\n");
+  EXPECT_EQ(model.at("plan").at("stack"), "torch-compile");
+  EXPECT_TRUE(leaves(model, "compile.components"));
+  const json loss = answer_of("loss.toml", "components = [\"loss\"]\n");
+  EXPECT_EQ(loss.at("plan").at("stack"), "torch-eager");
+  EXPECT_TRUE(leaves(loss, "compile.components"));
+}
+
 TEST(ImportShapes, AFunctionThatBeginsFromAnotherHasItsSettings) {
   const json derived =
       imported(written("titan.py", kTitan) + ":llama3_8b_fp8", {"--model", "llama-3.1-8b"});
@@ -194,134 +267,6 @@ TEST(ImportShapes, AFunctionThatBeginsFromAnotherHasItsSettings) {
   // What a condition decides that nobody runs is neither taken nor kept silent about.
   EXPECT_EQ(derived.at("plan").value("tp", 1), 1);
   EXPECT_TRUE(leaves(derived, "parallelism.tensor_parallel_degree"));
-}
-
-// --- Megatron-Bridge and Megatron-LM ---
-
-fs::path bridge() {
-  const fs::path root = testing::temp_folder() / "tree" / "bridge" / "recipes";
-  fs::create_directories(root / "llama");
-  std::ofstream(root / "common.py") << R"py(
-SEQUENCE_LENGTH_4K: int = 4096
-
-def _peft_common():
-    opt_cfg, scheduler_cfg = fused_adam(lr=1e-4)
-    cfg = ConfigContainer(
-        train=TrainingConfig(global_batch_size=128, micro_batch_size=1),
-        optimizer=opt_cfg,
-        ddp=DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True),
-        dataset=default_dataset(seq_length=2048),
-        mixed_precision="bf16_mixed",
-        peft=LoRA(dim=32, alpha=32),
-    )
-    return cfg
-
-def fused_adam(lr):
-    return OptimizerConfig(optimizer="adam", lr=lr), SchedulerConfig()
-
-def adapters(scheme, **kwargs):
-    if scheme is None:
-        return None
-    if isinstance(scheme, str) and scheme.lower() == "lora":
-        return LoRA(**kwargs)
-    raise ValueError(scheme)
-)py";
-  std::ofstream(root / "llama" / "llama3.py") << R"py(
-from bridge.recipes.common import _peft_common, adapters, SEQUENCE_LENGTH_4K
-
-def small_peft_1gpu_h100_config(scheme="lora"):
-    cfg = _peft_common()
-    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").get_model_config()
-    cfg.model.tensor_model_parallel_size = 1
-    cfg.model.seq_length = SEQUENCE_LENGTH_4K
-    cfg.dataset.seq_length = SEQUENCE_LENGTH_4K
-    cfg.peft = adapters(scheme, dim=8)
-    cfg.train.global_batch_size = 4 * 2
-    cfg.model.recompute_modules = None
-    return cfg
-
-def large_peft_2gpu_h100_config():
-    cfg = small_peft_1gpu_h100_config()
-    cfg.model.tensor_model_parallel_size = 2
-    cfg.model.sequence_parallel = True
-    return cfg
-
-def whole_2gpu_h100_config():
-    cfg = small_peft_1gpu_h100_config(scheme=None)
-    cfg.optimizer.lr = some_function()
-    return cfg
-)py";
-  return root / "llama" / "llama3.py";
-}
-
-TEST(ImportShapes, AdaptersOfMegatronBridgeAreLora) {
-  const std::string file = bridge().string();
-  const json small = imported(file + ":small_peft_1gpu_h100_config", {});
-  EXPECT_EQ(small.at("plan").at("lora"), 8);
-  EXPECT_EQ(small.at("plan").at("gpus"), 1);  // by its name
-  EXPECT_EQ(small.at("plan").at("seq_len"), 4096);
-  EXPECT_EQ(small.at("plan").at("grad_accum"), 8);
-  EXPECT_EQ(small.at("model"), "meta-llama/Meta-Llama-3-8B");
-  EXPECT_TRUE(small.at("prediction").at("memory").at("fits"));
-  const json large = imported(file + ":large_peft_2gpu_h100_config", {});
-  EXPECT_EQ(large.at("plan").at("lora"), 8);
-  EXPECT_EQ(large.at("plan").at("tp"), 2);
-  EXPECT_EQ(large.at("plan").at("seq_len"), 4096);
-  std::ofstream(bridge().parent_path() / "names.py")
-      << "from bridge.recipes.llama.llama3 import large_peft_2gpu_h100_config as large\n";
-  const json named =
-      imported((bridge().parent_path() / "names.py").string() + ":large", {"--gpus", "2"});
-  EXPECT_EQ(named.at("plan"), large.at("plan"));
-  const json whole = imported(file + ":whole_2gpu_h100_config", {});
-  EXPECT_EQ(whole.at("plan").value("lora", 0), 0);
-}
-
-TEST(ImportShapes, ARecipeWhoseBaseIsNotBesideItSaysSo) {
-  const std::string file = written("alone.py", R"py(
-from megatron.bridge.recipes.common import _peft_common
-
-def mine():
-    cfg = _peft_common()
-    cfg.model.tensor_model_parallel_size = 2
-    return cfg
-)py");
-  const json answer = imported(file, {"--model", "llama-3.1-8b"});
-  EXPECT_EQ(answer.at("plan").at("lora"), 32);
-  EXPECT_EQ(answer.at("plan").at("seq_len"), 2048);
-  EXPECT_THAT(assumed(answer), HasSubstr("begins with _peft_common"));
-}
-
-TEST(ImportShapes, MegatronsOwnTestsKeepArgumentsInYaml) {
-  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
-  const json answer = imported(written("model_config.yaml", R"(
-ENV_VARS:
-  NCCL_ALGO: Ring
-BASE_MODEL_ARGS: &BASE
-  --seq-length: 1024
-  --micro-batch-size: 2
-MODEL_ARGS:
-  <<: *BASE
-  --num-layers: 12
-  --micro-batch-size: 4
-  --global-batch-size: 32
-  --tensor-model-parallel-size: 2
-  --use-distributed-optimizer: true
-TEST_TYPE: regular
-)"),
-                               {"--model", "llama-3.2-1b"});
-  EXPECT_EQ(answer.at("format"), "megatron");
-  EXPECT_EQ(answer.at("plan").at("tp"), 2);
-  EXPECT_EQ(answer.at("plan").at("micro_batch"), 4);
-  EXPECT_EQ(answer.at("plan").at("seq_len"), 1024);  // of what is merged in
-  EXPECT_EQ(answer.at("plan").at("strategy"), "distributed-optimizer");
-}
-
-TEST(ImportShapes, EncodersAreRefused) {
-  expect_error(import_of(written("t5.sh",
-                                 "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
-                                 "--decoder-seq-length 128 --micro-batch-size 4"),
-                         {"--model", "llama-3.2-1b"}),
-               3, "decoder_seq_length is '128'");
 }
 
 TEST(ImportShapes, ValuesOfAFileAreNotUsage) {

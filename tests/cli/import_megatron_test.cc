@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes of Megatron-LM's and Megatron-Bridge's files, each with what Megatron makes of it. Every
+// one of them was once read as something else, or refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/config/setting.h"
+#include "tests/cli/imported_answer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/files.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::expect_error;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::written;
+
+fs::path bridge() {
+  const fs::path root = testing::temp_folder() / "tree" / "bridge" / "recipes";
+  fs::create_directories(root / "llama");
+  std::ofstream(root / "common.py") << R"py(
+SEQUENCE_LENGTH_4K: int = 4096
+
+def _peft_common():
+    opt_cfg, scheduler_cfg = fused_adam(lr=1e-4)
+    cfg = ConfigContainer(
+        train=TrainingConfig(global_batch_size=128, micro_batch_size=1),
+        optimizer=opt_cfg,
+        ddp=DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True),
+        dataset=default_dataset(seq_length=2048),
+        mixed_precision="bf16_mixed",
+        peft=LoRA(dim=32, alpha=32),
+    )
+    return cfg
+
+def fused_adam(lr):
+    return OptimizerConfig(optimizer="adam", lr=lr), SchedulerConfig()
+
+def adapters(scheme, **kwargs):
+    if scheme is None:
+        return None
+    if isinstance(scheme, str) and scheme.lower() == "lora":
+        return LoRA(**kwargs)
+    raise ValueError(scheme)
+)py";
+  std::ofstream(root / "llama" / "llama3.py") << R"py(
+from bridge.recipes.common import _peft_common, adapters, SEQUENCE_LENGTH_4K
+
+def small_peft_1gpu_h100_config(scheme="lora"):
+    cfg = _peft_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").get_model_config()
+    cfg.model.tensor_model_parallel_size = 1
+    cfg.model.seq_length = SEQUENCE_LENGTH_4K
+    cfg.dataset.seq_length = SEQUENCE_LENGTH_4K
+    cfg.peft = adapters(scheme, dim=8)
+    cfg.train.global_batch_size = 4 * 2
+    cfg.model.recompute_modules = None
+    return cfg
+
+def large_peft_2gpu_h100_config():
+    cfg = small_peft_1gpu_h100_config()
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.sequence_parallel = True
+    return cfg
+
+def whole_2gpu_h100_config():
+    cfg = small_peft_1gpu_h100_config(scheme=None)
+    cfg.optimizer.lr = some_function()
+    return cfg
+)py";
+  return root / "llama" / "llama3.py";
+}
+
+TEST(ImportMegatron, AdaptersOfMegatronBridgeAreLora) {
+  const std::string file = bridge().string();
+  const json small = imported(file + ":small_peft_1gpu_h100_config", {});
+  EXPECT_EQ(small.at("plan").at("lora"), 8);
+  EXPECT_EQ(small.at("plan").at("gpus"), 1);  // by its name
+  EXPECT_EQ(small.at("plan").at("seq_len"), 4096);
+  EXPECT_EQ(small.at("plan").at("grad_accum"), 8);
+  EXPECT_EQ(small.at("model"), "meta-llama/Meta-Llama-3-8B");
+  EXPECT_TRUE(small.at("prediction").at("memory").at("fits"));
+  const json large = imported(file + ":large_peft_2gpu_h100_config", {});
+  EXPECT_EQ(large.at("plan").at("lora"), 8);
+  EXPECT_EQ(large.at("plan").at("tp"), 2);
+  EXPECT_EQ(large.at("plan").at("seq_len"), 4096);
+  std::ofstream(bridge().parent_path() / "names.py")
+      << "from bridge.recipes.llama.llama3 import large_peft_2gpu_h100_config as large\n";
+  const json named =
+      imported((bridge().parent_path() / "names.py").string() + ":large", {"--gpus", "2"});
+  EXPECT_EQ(named.at("plan"), large.at("plan"));
+  const json whole = imported(file + ":whole_2gpu_h100_config", {});
+  EXPECT_EQ(whole.at("plan").value("lora", 0), 0);
+}
+
+TEST(ImportMegatron, ARecipeWhoseBaseIsNotBesideItSaysSo) {
+  const std::string file = written("alone.py", R"py(
+from megatron.bridge.recipes.common import _peft_common
+
+def mine():
+    cfg = _peft_common()
+    cfg.model.tensor_model_parallel_size = 2
+    return cfg
+)py");
+  const json answer = imported(file, {"--model", "llama-3.1-8b"});
+  EXPECT_EQ(answer.at("plan").at("lora"), 32);
+  EXPECT_EQ(answer.at("plan").at("seq_len"), 2048);
+  EXPECT_THAT(assumed(answer), HasSubstr("begins with _peft_common"));
+}
+
+TEST(ImportMegatron, MegatronsOwnTestsKeepArgumentsInYaml) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const json answer = imported(written("model_config.yaml", R"(
+ENV_VARS:
+  NCCL_ALGO: Ring
+BASE_MODEL_ARGS: &BASE
+  --seq-length: 1024
+  --micro-batch-size: 2
+MODEL_ARGS:
+  <<: *BASE
+  --num-layers: 12
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --tensor-model-parallel-size: 2
+  --use-distributed-optimizer: true
+TEST_TYPE: regular
+)"),
+                               {"--model", "llama-3.2-1b"});
+  EXPECT_EQ(answer.at("format"), "megatron");
+  EXPECT_EQ(answer.at("plan").at("tp"), 2);
+  EXPECT_EQ(answer.at("plan").at("micro_batch"), 4);
+  EXPECT_EQ(answer.at("plan").at("seq_len"), 1024);  // of what is merged in
+  EXPECT_EQ(answer.at("plan").at("strategy"), "distributed-optimizer");
+}
+
+TEST(ImportMegatron, MegatronReducesBesideBackwardOnlyWhereItIsSaid) {
+  const std::string flags =
+      "--tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64 --seq-length "
+      "4096 --use-distributed-optimizer ";
+  const std::vector<std::string> where{"--model", "llama-3-70b", "--gpus", "64"};
+  const auto step = [](const json& answer) {
+    return answer.at("prediction").at("iteration_time_s").get<double>();
+  };
+  const json off = imported(written("off.sh", flags), where);
+  const json on =
+      imported(written("on.sh", flags + "--overlap-grad-reduce --overlap-param-gather"), where);
+  EXPECT_THAT(assumed(off), HasSubstr("overlap_grad_reduce is not said: off"));
+  EXPECT_THAT(assumed(on), Not(HasSubstr("overlap_grad_reduce")));
+  EXPECT_GT(step(off), 1.05 * step(on));
+  // A recipe of Megatron-Bridge whose base is not at hand has what that one says.
+  const std::string recipe =
+      "def mine():\n  cfg = elsewhere()\n  cfg.model."
+      "tensor_model_parallel_size = 4\n  cfg.train.micro_batch_size = 1\n  "
+      "cfg.train.global_batch_size = 64\n";
+  EXPECT_TRUE(imported(written("base.py", recipe), where).at("set").empty());
+  const std::string says = recipe + "  cfg.ddp.overlap_grad_reduce = False\n";
+  EXPECT_THAT(imported(written("says.py", says), where).at("set").dump(),
+              HasSubstr("overlap_grad_reduce=false"));
+}
+
+TEST(ImportMegatron, MegatronFsdpShardsWhatItsStrategySays) {
+  const std::string flags =
+      "--tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 4096 --use-megatron-fsdp ";
+  const auto strategy = [&](const std::string& name, const std::string& more) {
+    const json answer = imported(written(name, flags + more), {"--model", "llama-3.1-8b"});
+    return answer.at("plan").at("strategy").get<std::string>();
+  };
+  EXPECT_EQ(strategy("none.sh", ""), "ddp");
+  EXPECT_EQ(strategy("optim.sh", "--data-parallel-sharding-strategy optim"),
+            "distributed-optimizer");
+  EXPECT_EQ(strategy("all.sh", "--data-parallel-sharding-strategy optim_grads_params"),
+            "megatron-fsdp");
+}
+
+TEST(ImportMegatron, NarrowerStatesOfMegatronAreTakenOrSaid) {
+  const std::string flags =
+      "--tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 4096 ";
+  const std::vector<std::string> where{"--model", "llama-3.1-8b"};
+  const json both =
+      imported(written("both.sh", flags + "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"), where);
+  EXPECT_EQ(both.at("plan").at("moment_dtype"), "bf16");
+  const json others =
+      imported(written("others.sh", flags + "--exp-avg-dtype fp8 --main-grads-dtype "
+                                            "bf16 --main-params-dtype fp16"),
+               where);
+  EXPECT_EQ(others.at("plan").at("moment_dtype"), "fp32");
+  EXPECT_TRUE(leaves(others, "exp_avg_dtype"));
+  EXPECT_TRUE(leaves(others, "main_grads_dtype"));
+  EXPECT_TRUE(leaves(others, "main_params_dtype"));
+}
+
+TEST(ImportMegatron, EncodersAreRefused) {
+  expect_error(import_of(written("t5.sh",
+                                 "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
+                                 "--decoder-seq-length 128 --micro-batch-size 4"),
+                         {"--model", "llama-3.2-1b"}),
+               3, "decoder_seq_length is '128'");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
