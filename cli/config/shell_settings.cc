@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags in a shell script or on a line: "--tensor-model-parallel-size 8",
 // "--training.seq_len=4096", "model.tensor_model_parallel_size=8". Variables that the script sets
-// to a constant are filled in; nothing is run, and what needs a shell to be known ("$((..))",
-// "$(..)") stays as it stands.
+// to a constant are filled in, and conditions that constants decide are decided; nothing is run,
+// and what needs a shell to be known ("$((..))", "$(..)") stays as it stands. What is set under any
+// other condition has "?" before its key, as in python_settings.cc.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "cli/config/setting.h"
+#include "cli/config/shell_conditions.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
@@ -42,12 +46,19 @@ class ShellReader {
 
   void read(std::string_view text, int depth) {
     const std::vector<std::string> words = words_of(text);
+    bool commands = depth == 0;  // what stands next is a command, not a word of one
+    std::size_t guarded = 0;     // conditions that end with the line: [ A = B ] && ...
     for (std::size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i];
+      if (commands && (begins_branch(words, i) || guards(words, i, guarded))) continue;
+      commands = depth == 0 && ends_command(word);
+      if (!branches_.runs()) continue;
       const std::size_t equals = word.find('=');
       if (word.starts_with("--") && word.size() > 2) {
         const std::string flag = word.substr(2, equals == word.npos ? word.npos : equals - 2);
-        if (equals != word.npos) {
+        if (flag.find(' ') != flag.npos && depth < kDeepestQuotes) {
+          read(word, depth + 1);  // "--fp8-format hybrid" of an array, which is unquoted later
+        } else if (equals != word.npos) {
           keep(flag, word.substr(equals + 1));
         } else {
           std::string value;
@@ -68,24 +79,90 @@ class ShellReader {
           keep(left, right);
         } else if (right.find("--") != right.npos && depth < kDeepestQuotes) {
           read(right, depth + 1);
-        } else {
+        } else if (branches_.certain()) {
           variables_[left] = right;
+        } else {
+          variables_.erase(left);  // nobody can tell which one it has
         }
       }
     }
+    for (; guarded > 0; --guarded) branches_.end();
   }
 
   Settings take() { return std::move(settings_); }
 
  private:
+  static bool ends_command(const std::string& word) {
+    return word == ";" || word == "\n" || word == "&&" || word == "||" || word == "{" ||
+           word == "then" || word == "else" || word == "do";
+  }
+
+  /// The words of a condition from `i` on, up to one of `ends`, or to the end of the line.
+  static std::vector<std::string> condition_from(const std::vector<std::string>& words,
+                                                 std::size_t& i,
+                                                 std::initializer_list<std::string_view> ends) {
+    std::vector<std::string> condition;
+    for (; i < words.size(); ++i) {
+      if (std::find(ends.begin(), ends.end(), words[i]) != ends.end()) break;
+      if (words[i] != "\n") condition.push_back(words[i]);
+    }
+    return condition;
+  }
+
+  /// Whether the command at `i` is a word of if or case; leaves `i` at its last word.
+  bool begins_branch(const std::vector<std::string>& words, std::size_t& i) {
+    const std::string word = words[i];
+    if (word == "fi" || word == "esac") {
+      branches_.end();
+    } else if (word == "else") {
+      branches_.otherwise(true, "else");
+    } else if (word == "case") {
+      std::vector<std::string> subject = condition_from(words, ++i, {"in"});
+      branches_.begin(std::nullopt, fmt::format("case {}", fmt::join(subject, " ")));
+    } else if (word == "if" || word == "elif") {
+      const std::vector<std::string> words_of_it = condition_from(words, ++i, {"then"});
+      // Python within a script, which no fi ends.
+      if (i == words.size() && !words_of_it.empty() && words_of_it.back().ends_with(":"))
+        return true;
+      const std::string condition = fmt::format("{}", fmt::join(words_of_it, " "));
+      if (word == "if") {
+        branches_.begin(shell_truth(words_of_it), condition);
+      } else {
+        branches_.otherwise(shell_truth(words_of_it), condition);
+      }
+    } else {
+      return word == "then" || word == "do" || word == ";";
+    }
+    return true;
+  }
+
+  /// "[ A = B ] && ...": what follows on the line stands under that condition.
+  bool guards(const std::vector<std::string>& words, std::size_t& i, std::size_t& guarded) {
+    if (words[i] != "[" && words[i] != "[[") return false;
+    const std::vector<std::string> condition = condition_from(words, i, {"]", "]]"});
+    const bool and_then = i + 1 < words.size() && words[i + 1] == "&&";
+    if (!and_then && (i + 1 >= words.size() || words[i + 1] != "||")) return true;
+    ++i;
+    std::optional<bool> holds = shell_truth(condition);
+    if (holds && !and_then) holds = !*holds;
+    branches_.begin(holds, fmt::format("{}{}", and_then ? "" : "not ", fmt::join(condition, " ")));
+    ++guarded;
+    return true;
+  }
+
   static bool is_flag(const std::string& word) {
     if (word.starts_with("--")) return true;
     const bool number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
-    return (word.size() > 1 && word[0] == '-' && !number) || word == ";" || word == "&&";
+    return (word.size() > 1 && word[0] == '-' && !number) || word == ";" || word == "&&" ||
+           word == "||";
   }
 
   void keep(std::string key, std::string value) {
     std::replace(key.begin(), key.end(), '-', '_');
+    if (!branches_.certain()) {
+      key.insert(0, "?");
+      value = fmt::format("{} if {}", value, branches_.condition());
+    }
     add_setting(settings_, std::move(key), std::move(value), name_);
   }
 
@@ -132,7 +209,7 @@ class ShellReader {
         finish();
         // Within an array lines do not end what they hold, nor do they elsewhere here: a flag's
         // value stands on its own line.
-        if (c == '\n') words.emplace_back("\n");
+        if (c == '\n' || c == ';') words.emplace_back(1, c);
       } else {
         word += c;
         begun = true;
@@ -140,6 +217,12 @@ class ShellReader {
     }
     finish();
     return words;
+  }
+
+  static std::string unquoted(std::string_view text) {
+    const bool quoted = text.size() >= 2 && text.front() == text.back() &&
+                        (text.front() == '"' || text.front() == '\'');
+    return std::string(quoted ? text.substr(1, text.size() - 2) : text);
   }
 
   /// "$NAME" or "${NAME}" or "${NAME:-default}" from its '$' on; leaves `i` at its last character.
@@ -158,7 +241,7 @@ class ShellReader {
       const std::size_t close = text.substr(0, end + kLongestBraces).find('}', end);
       if (close == text.npos || name.empty()) return "$";
       std::string_view rest = text.substr(end, close - end);
-      if (rest.starts_with(":-") || rest.starts_with(":=")) otherwise = std::string(rest.substr(2));
+      if (rest.starts_with(":-") || rest.starts_with(":=")) otherwise = unquoted(rest.substr(2));
       end = close + 1;
     }
     if (name.empty()) return "$";
@@ -175,6 +258,7 @@ class ShellReader {
 
   const std::string& name_;
   std::map<std::string, std::string> variables_;
+  ShellBranches branches_;
   Settings settings_;
   std::size_t word_bytes_ = 0;
 };

@@ -199,6 +199,50 @@ TEST(ImportMegatron, NarrowerStatesOfMegatronAreTakenOrSaid) {
   EXPECT_TRUE(leaves(others, "main_params_dtype"));
 }
 
+TEST(ImportMegatron, ConditionsOfAScriptAreDecidedOrKeptApart) {
+  const std::string script = R"sh(
+DTYPE="fp8"
+NNODES=${SLURM_NNODES:-"2"}
+if [[ "$DTYPE" == "fp8" ]]; then
+  ARGS+=(
+    "--fp8-format hybrid"
+    "--fp8-recipe tensorwise"
+  )
+elif [ $DTYPE = fp16 ]; then ARGS+=(--fp16); fi
+if [ $NNODES -gt 4 ] && [ "$ELSEWHERE" != x ]; then
+  TP=8
+else
+  TP=2
+fi
+if [ -z "$PP" ]; then PP=4; fi
+[ "$DTYPE" = bf16 ] && SEQ="--seq-length 1024"
+case $MODEL in
+  large) SIZE="--recompute-granularity full" ;;
+esac
+if [ -n "$CP" ]; then ARGS+=(--context-parallel-size 2); fi
+torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py --tensor-model-parallel-size $TP \
+  --pipeline-model-parallel-size $PP --micro-batch-size 1 --seq-length 4096 ${ARGS[@]}
+)sh";
+  const json answer = imported(written("conditions.sh", script), {"--model", "llama-3.1-8b"});
+  const json& plan = answer.at("plan");
+  EXPECT_EQ(plan.at("precision"), "fp8");
+  EXPECT_EQ(plan.at("fp8_recipe"), "tensorwise");
+  EXPECT_EQ(plan.at("gpus"), 16);
+  EXPECT_EQ(plan.at("tp"), 2);
+  EXPECT_EQ(plan.at("pp"), 4);
+  EXPECT_EQ(plan.at("seq_len"), 4096);
+  EXPECT_EQ(plan.at("cp"), 1);
+  EXPECT_NE(plan.at("recompute"), "full");
+  EXPECT_TRUE(leaves(answer, "recompute_granularity"));
+  EXPECT_TRUE(leaves(answer, "context_parallel_size"));
+  // What depends on a variable that nobody can tell is not guessed.
+  expect_error(import_of(written("either.sh",
+                                 "TP=1\nif [ $HOST = big ]; then TP=8; fi\n"
+                                 "--tensor-model-parallel-size $TP --micro-batch-size 1\n"),
+                         {"--model", "llama-3.1-8b"}),
+               3, "tensor_model_parallel_size is '$TP'");
+}
+
 TEST(ImportMegatron, EncodersAreRefused) {
   expect_error(import_of(written("t5.sh",
                                  "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
