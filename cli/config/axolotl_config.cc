@@ -146,7 +146,8 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
   }
   if (bf16 != "false" || fp16 == "true") to.knobs.reduce_dtype = DType::kBf16;
   if (box.take_switch({"fp8"}).value_or(false)) box.set_knob("precision", "fp8", to);
-  box.leave({"tf32"}, "fp32 products are not predicted in tf32", to);
+  if (to.knobs.param_dtype == DType::kFp32)
+    box.leave({"tf32"}, "fp32 products are not predicted in tf32", to);
   for (const auto& [key, knob] : {std::pair{"tensor_parallel_size", "tp"},
                                   {"context_parallel_size", "cp"},
                                   {"sequence_parallel_degree", "cp"},
@@ -174,12 +175,26 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
         "without sample_packing most sequences are shorter than sequence_len: times "
         "and memory are of full ones");
   }
-  for (const char* plain :
-       {"pad_to_sequence_len", "model_type", "strict", "trust_remote_code", "chat_template",
-        "train_on_inputs", "group_by_length", "remove_unused_columns", "eval_sample_packing",
-        "local_rank", "resume_from_checkpoint", "xformers_attention", "is_llama_derived_model",
-        "is_mistral_derived_model", "is_falcon_derived_model", "processor_type", "ddp",
-        "ddp_find_unused_parameters", "optim_target_modules"}) {
+  for (const char* plain : {"pad_to_sequence_len",
+                            "model_type",
+                            "strict",
+                            "trust_remote_code",
+                            "chat_template",
+                            "train_on_inputs",
+                            "group_by_length",
+                            "remove_unused_columns",
+                            "eval_sample_packing",
+                            "local_rank",
+                            "resume_from_checkpoint",
+                            "xformers_attention",
+                            "is_llama_derived_model",
+                            "is_mistral_derived_model",
+                            "is_falcon_derived_model",
+                            "processor_type",
+                            "ddp",
+                            "tf32",
+                            "ddp_find_unused_parameters",
+                            "optim_target_modules"}) {
     static_cast<void>(box.take({plain}));
   }
   for (const char* list : {"special_tokens", "tokens", "eot_tokens", "gptq_groupsize",

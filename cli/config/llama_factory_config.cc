@@ -21,8 +21,10 @@ void refuse_other_stages(SettingBox& box) {
     static_cast<void>(box.take({"finetuning_type"}));
     box.fail("lora or full");
   }
-  for (const char* other : {"use_galore", "use_apollo", "use_badam", "use_dora", "use_llama_pro",
-                            "mixture_of_depths", "shift_attn"}) {
+  for (const char* other :
+       {"use_galore", "use_apollo", "use_badam", "use_dora", "use_llama_pro", "mixture_of_depths",
+        "shift_attn", "use_kt", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+        "expert_model_parallel_size"}) {
     if (lower_case_word(box.take({other}).value_or("false")) != "false")
       box.fail("no such key, because such steps are not predicted");
   }
@@ -60,9 +62,9 @@ void take_factory_adapter(SettingBox& box, ImportedConfig& to) {
 void take_factory_sharding(SettingBox& box, ImportedConfig& to) {
   to.strategy = Strategy::kDdp;
   if (take_deepspeed_file(box, to)) return;
-  const auto fsdp = box.take({"fsdp"});
-  if (!fsdp) return;
-  const std::string words = lower_case_word(*fsdp);
+  std::string words = lower_case_word(box.take({"fsdp"}).value_or(""));
+  for (const std::string& word : box.take_list("fsdp")) words += lower_case_word(word) + " ";
+  if (words.empty()) return;
   const bool two =
       box.take({"fsdp_config.version", "fsdp_config.fsdp_version"}).value_or("1") == "2";
   const auto reshard = box.take_switch({"fsdp_config.reshard_after_forward"});
@@ -135,6 +137,7 @@ void read_llama_factory(SettingBox& box, ImportedConfig& to) {
   }
   take_factory_adapter(box, to);
   take_optimizer_word(box, "optim", to);
+  if (box.take_switch({"use_muon"}).value_or(false)) box.set_knob("optimizer", "muon", to);
   take_factory_precision(box, to);
   if (lower_case_word(box.take({"flash_attn"}).value_or("auto")) == "disabled")
     box.set_knob("attention", "eager", to);

@@ -10,6 +10,7 @@
 #include "cli/config/imported.h"
 #include "cli/config/trainer_words.h"
 #include "profiles/data_dir.h"
+#include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
@@ -65,14 +66,21 @@ void take_component(SettingBox& box, ImportedConfig& to) {
 }
 
 void take_tune_memory(SettingBox& box, ImportedConfig& to) {
-  if (box.take_switch({"enable_activation_checkpointing"}).value_or(false))
-    box.set_knob("ckpt-layers", "all", to);
-  if (box.take({"ac_mode"}).value_or("full") == "selective") {
-    if (const auto every = box.take_count({"ac_option"})) {
-      to.ckpt_stride = *every;
-      box.took(fmt::format("every {} layers are checkpointed", *every), to);
+  const bool all = box.take_switch({"enable_activation_checkpointing"}).value_or(false);
+  if (all) box.set_knob("ckpt-layers", "all", to);
+  const std::string mode = box.take({"ac_mode"}).value_or("");
+  const bool by_op = box.peek("ac_option") == "op";
+  const std::int64_t every = by_op ? 0 : box.take_count({"ac_option"}).value_or(0);
+  if (!all && mode == "selective") {  // its recipes apply it where the switch is off
+    if (every > 0) {
+      box.set_knob("ckpt-layers", "all", to);
+      to.ckpt_stride = every;
+      to.taken.back().meaning = fmt::format("every {} layers are checkpointed", every);
+    } else {
+      box.set_knob("recompute", "selective-op", to);
     }
   }
+  static_cast<void>(box.take({"ac_option"}));
   box.leave({"enable_activation_offloading"}, "what is kept stays on the GPU here", to);
   box.leave({"fsdp_cpu_offload"}, "it moves parameters and gradients to the host", to);
   box.leave({"optimizer_in_bwd"}, "gradients are kept until the optimizer runs here", to);
@@ -117,6 +125,23 @@ void take_tune_dtype(SettingBox& box, ImportedConfig& to) {
     box.set_knob("precision", "fp8", to);
 }
 
+/// What makes another training of it, or none: refused, because a prediction would be of something
+/// else.
+void refuse_other_recipes(SettingBox& box) {
+  const auto loss = box.take({"loss._component_"});
+  if (loss && loss->find("CrossEntropy") == loss->npos && loss->find("CEWith") == loss->npos)
+    box.fail(
+        "a cross entropy, because steps of preference training and distillation are not "
+        "predicted");
+  for (const char* other : {"teacher_model._component_", "policy_model._component_"}) {
+    if (box.take({other})) box.fail("no such key, because steps of two models are not predicted");
+  }
+  if (!box.has("optimizer")) {
+    throw Error(
+        fmt::format("{}: optimizer is missing, expected the settings of a training", box.file()));
+  }
+}
+
 }  // namespace
 
 bool is_torchtune(const SettingBox& box) {
@@ -124,6 +149,7 @@ bool is_torchtune(const SettingBox& box) {
 }
 
 void read_torchtune(SettingBox& box, ImportedConfig& to) {
+  refuse_other_recipes(box);
   take_component(box, to);
   if (!box.take_knob({"tokenizer.max_seq_len"}, "seq-len", to)) {
     to.assumed.push_back(

@@ -107,6 +107,42 @@ TEST(ImportShapes, LossesThatNeverHoldAllLogits) {
                3, "plugins[0] is 'axolotl.integrations.diffusion.DiffusionPlugin'");
 }
 
+// --- LLaMA-Factory and torchtune ---
+
+TEST(ImportShapes, ShardingAndOptimizersOfLlamaFactory) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const std::string base =
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nstage: sft\nfinetuning_type: full\nbf16: "
+      "true\n";
+  const json listed = imported(
+      written("list.yaml", base + "fsdp:\n  - full_shard\n  - auto_wrap\nuse_muon: true\n"),
+      {"--gpus", "8"});
+  EXPECT_EQ(listed.at("plan").at("strategy"), "fsdp1");
+  EXPECT_EQ(listed.at("plan").at("optimizer"), "muon");
+  for (const char* other : {"use_kt: true", "tensor_model_parallel_size: 4"})
+    expect_error(import_of(written("other.yaml", base + other + "\n"), {}), 3, "no such key");
+}
+
+TEST(ImportShapes, OtherRecipesOfTorchtuneAreRefused) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const std::string base =
+      "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n";
+  const std::string trains = "optimizer:\n  _component_: torch.optim.AdamW\nloss:\n  _component_: ";
+  const std::string whole = base + trains + "torchtune.modules.loss.LinearCrossEntropyLoss\n";
+  const auto refused = [](const std::string& name, const std::string& text, const char* what) {
+    expect_error(import_of(written(name, text), {}), 3, what);
+  };
+  EXPECT_EQ(imported(written("whole.yaml", whole), {}).at("plan").at("micro_batch"), 2);
+  refused("dpo.yaml", base + trains + "torchtune.rlhf.loss.DPOLoss\n", "loss._component_ is");
+  refused("kd.yaml", whole + "teacher_model:\n  _component_: torchtune.models.llama3.llama3_8b\n",
+          "teacher_model._component_ is");
+  refused("generate.yaml", base, "optimizer is missing");
+  const json half =
+      imported(written("half.yaml", whole + "ac_mode: selective\nac_option: 2\n"), {});
+  EXPECT_EQ(half.at("plan").at("ckpt_layers"), 16);
+  EXPECT_EQ(half.at("plan").at("recompute"), "full");
+}
+
 // --- DeepSpeed and Accelerate ---
 
 TEST(ImportShapes, AutoIsTheTrainersDefaultAndSaid) {
