@@ -86,7 +86,8 @@ void take_degrees(SettingBox& box, ImportedConfig& to) {
                                    {"context_parallel_size", "cp"},
                                    {"expert_model_parallel_size", "ep"},
                                    {"expert_tensor_parallel_size", "etp"},
-                                   {"virtual_pipeline_model_parallel_size", "virtual-stages"}}) {
+                                   {"virtual_pipeline_model_parallel_size", "virtual-stages"},
+                                   {"num_virtual_stages_per_pipeline_rank", "virtual-stages"}}) {
     if (const auto ranks = Keys(name).count(box); ranks.value_or(1) > 1)
       box.set_knob(knob, fmt::format("{}", *ranks), to);
   }
@@ -107,6 +108,11 @@ void take_degrees(SettingBox& box, ImportedConfig& to) {
     const std::string backend = Keys("moe_flex_dispatcher_backend").take(box).value_or("deepep");
     box.set_knob("dispatcher", *type == "flex" ? backend : *type, to);
   }
+  if (Keys("overlap_moe_expert_parallel_comm").on(box)) {
+    box.set_knob("ep-overlap", "on", to);
+    static_cast<void>(Keys("delay_wgrad_compute").take(box));
+  }
+  Keys("moe_expert_capacity_factor").knob(box, "expert-capacity", to);
 }
 
 void take_layers_per_chunk(SettingBox& box, std::int64_t layers, ImportedConfig& to) {
@@ -239,6 +245,10 @@ void take_numbers(SettingBox& box, ImportedConfig& to) {
   if (!reduces && ddp && !*ddp && !box.has("mixed_precision"))
     box.set_knob("reduce-dtype", "bf16", to);
   if (Keys("optimizer_cpu_offload").on(box)) box.set_knob("offload", "optimizer", to);
+  const auto offloaded = Keys("optimizer_offload_fraction").take(box);
+  if (offloaded && parse_double(*offloaded) != 1.0)
+    to.not_taken.push_back(
+        {box.key(), *offloaded, "the whole state is predicted in the host's memory"});
 }
 
 void take_sharding_strategy(SettingBox& box, ImportedConfig& to) {
@@ -286,6 +296,8 @@ void take_overlap(SettingBox& box, ImportedConfig& to) {
     if (!on && by_config) on = true;
     if (!on) on = by_section ? by_section : by_flag;
     if (on ? *on : base_says) continue;  // as the framework has it
+    // DDP gathers nothing.
+    if (to.strategy == Strategy::kDdp && std::string_view(name) == "overlap_param_gather") continue;
     to.overrides.push_back(fmt::format("stack.parallel.{}=false", name));
     if (!on) to.assumed.push_back(fmt::format("{} is not said: off", name));
   }
@@ -391,6 +403,9 @@ void take_sizes(SettingBox& box, ImportedConfig& to) {
                            "rotary_emb_fraction",
                            "overlap_param_gather_with_optimizer_step",
                            "use_precision_aware_optimizer",
+                           "overlap_cpu_optimizer_d2h_h2d",
+                           "ckpt_format",
+                           "qk_layernorm",
                            "ddp",
                            "optimizer",
                            "train",

@@ -206,6 +206,12 @@ TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& pla
                   "that makes its ConfigContainer");
   }
   text += "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n";
+  const std::string precision = precision_recipe(plan);
+  // A recipe overrides what the section of DDP says of reductions: all but fp16's are in fp32.
+  const bool names_recipe = !precision.empty();
+  const bool own_recipe = (plan.reduce_dtype == DType::kBf16) != (precision == "fp16_mixed");
+  if (names_recipe && own_recipe)
+    text += "from megatron.bridge.training.mixed_precision import get_mixed_precision_config\n";
   text += recipe != nullptr ? "\n\ndef plan(recipe=recipe):\n" : "\n\ndef plan(recipe):\n";
   text += "    config = recipe()\n" + bridge_overrides(options);
   if (!has_field(options, "model.sequence_parallel")) {
@@ -222,8 +228,14 @@ TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& pla
   }
   text += fmt::format("    config.model.seq_length = {}\n", plan.seq_len);
   text += fmt::format("    config.dataset.seq_length = {}\n", plan.seq_len);
-  const std::string precision = precision_recipe(plan);
-  if (!precision.empty()) text += fmt::format("    config.mixed_precision = \"{}\"\n", precision);
+  if (names_recipe && !own_recipe)
+    text += fmt::format("    config.mixed_precision = \"{}\"\n", precision);
+  if (names_recipe && own_recipe) {
+    text += fmt::format(
+        "    config.mixed_precision = get_mixed_precision_config(\"{}\")\n"
+        "    config.mixed_precision.grad_reduce_in_fp32 = {}\n",
+        precision, plan.reduce_dtype == DType::kBf16 ? "False" : "True");
+  }
   text += fmt::format("    config.comm_overlap = CommOverlapConfig(tp_comm_overlap={})\n",
                       has_field(options, "comm_overlap.tp_comm_overlap") ? "True" : "False");
   if (lora) {

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/config/setting.h"
@@ -241,6 +244,52 @@ torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py --tensor-model-para
                                  "--tensor-model-parallel-size $TP --micro-batch-size 1\n"),
                          {"--model", "llama-3.1-8b"}),
                3, "tensor_model_parallel_size is '$TP'");
+}
+
+// What export writes for Megatron means the plan again.
+TEST(ImportMegatron, ReadsBackWhatIsExported) {
+  struct Case {
+    const char *model, *knobs;
+  };
+  const std::vector<Case> cases{
+      {"llama-3-70b", "--gpus 64 --tp 4 --pp 4 --virtual-stages 2 --global-batch 64"},
+      {"llama-3-70b",
+       "--gpus 64 --tp 8 --cp 2 --global-batch 64 --precision fp8 --fp8-recipe block"},
+      {"llama-3-8b", "--gpus 16 --tp 2 --grad-accum 4 --reduce-dtype bf16 --moment-dtype bf16"},
+      {"llama-3-8b", "--gpus 16 --tp 2 --precision fp16 --offload optimizer"},
+      {"llama-3-8b", "--gpus 16 --strategy megatron-fsdp --ckpt-layers all"},
+      {"qwen3-30b-a3b",
+       "--gpus 64 --tp 2 --ep 8 --etp 1 --ep-overlap on --expert-capacity 1.5 --micro-batch 2"}};
+  for (const Case& one : cases) {
+    std::vector<std::string> plan{"--model",  one.model, "--cluster",
+                                  "dgx-h100", "--stack", "megatron-core"};
+    const std::string knobs = one.knobs;
+    if (knobs.find("--strategy") == knobs.npos) {
+      plan.insert(plan.end(), {"--strategy", "distributed-optimizer"});
+    }
+    std::istringstream words(knobs);
+    for (std::string word; words >> word;) plan.push_back(word);
+    const std::string gpus = *(std::find(plan.begin(), plan.end(), "--gpus") + 1);
+    std::vector<std::string> predict{SHARDWRIGHT_BINARY, "predict", "--json"};
+    predict.insert(predict.end(), plan.begin(), plan.end());
+    const ProgramResult predicted = run_program(predict, {"LC_ALL=C"});
+    ASSERT_EQ(predicted.exit_code, 0) << knobs << predicted.err;
+    for (const auto& [format, name] :
+         {std::pair{"megatron-lm", "out.sh"}, std::pair{"megatron-bridge", "out.py"}}) {
+      const std::string file = written(name, "");
+      std::vector<std::string> write{
+          SHARDWRIGHT_BINARY, "export", "--format", format, "--out", file};
+      write.insert(write.end(), plan.begin(), plan.end());
+      ASSERT_EQ(run_program(write, {"LC_ALL=C"}).exit_code, 0) << knobs << " " << format;
+      const json answer = imported(file, {"--model", one.model, "--gpus", gpus});
+      const json wanted = json::parse(predicted.out).at("inputs").at("plan");
+      for (const auto& [knob, value] : answer.at("plan").items()) {
+        // Said, where the plan leaves it to the framework.
+        if ((knob == "cp_comm" || knob == "dispatcher") && !wanted.contains(knob)) continue;
+        EXPECT_EQ(value, wanted.value(knob, json())) << knob << " of " << format << ": " << knobs;
+      }
+    }
+  }
 }
 
 TEST(ImportMegatron, EncodersAreRefused) {
