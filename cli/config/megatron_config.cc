@@ -11,50 +11,12 @@
 #include <vector>
 
 #include "cli/config/imported.h"
+#include "cli/config/megatron_keys.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {
-
-/// "tensor_model_parallel_size" where Megatron-LM has it, and in the sections of Megatron-Bridge.
-class Keys {
- public:
-  explicit Keys(std::string_view name) {
-    for (std::size_t i = 0; i < kSections.size(); ++i)
-      all_[i] = std::string(kSections[i]) + std::string(name);
-  }
-  std::optional<std::string> take(SettingBox& box) const {
-    for (const std::string& key : all_) {
-      if (const auto value = box.take({key})) return value;
-    }
-    return std::nullopt;
-  }
-  std::optional<std::int64_t> count(SettingBox& box, std::int64_t least = 1) const {
-    for (const std::string& key : all_) {
-      if (const auto value = box.take_count({key}, least)) return value;
-    }
-    return std::nullopt;
-  }
-  bool on(SettingBox& box) const {
-    for (const std::string& key : all_) {
-      if (const auto value = box.take_switch({key})) return *value;
-    }
-    return false;
-  }
-  bool knob(SettingBox& box, std::string_view knob, ImportedConfig& to) const {
-    for (const std::string& key : all_) {
-      if (box.take_knob({key}, knob, to)) return true;
-    }
-    return false;
-  }
-
- private:
-  static constexpr std::array<std::string_view, 9> kSections = {
-      "",           "model.",        "train.",           "ddp.",           "dataset.",
-      "optimizer.", "comm_overlap.", "mixed_precision.", "model_parallel."};
-  std::array<std::string, 9> all_;
-};
 
 bool begins_with(const SettingBox& box, std::string_view function) {
   const auto base = box.peek("begins_with");
@@ -63,7 +25,7 @@ bool begins_with(const SettingBox& box, std::string_view function) {
 
 /// A text, or a list of what each stage holds: [["embedding", "decoder"], ["decoder", "loss"]].
 void take_layout(SettingBox& box, ImportedConfig& to) {
-  if (const auto layout = Keys("pipeline_model_parallel_layout").take(box))
+  if (const auto layout = MegatronKeys("pipeline_model_parallel_layout").take(box))
     return box.set_knob("pp-layout", *layout, to);
   const std::string key = "model.pipeline_model_parallel_layout";
   std::string text;
@@ -88,48 +50,60 @@ void take_degrees(SettingBox& box, ImportedConfig& to) {
                                    {"expert_tensor_parallel_size", "etp"},
                                    {"virtual_pipeline_model_parallel_size", "virtual-stages"},
                                    {"num_virtual_stages_per_pipeline_rank", "virtual-stages"}}) {
-    if (const auto ranks = Keys(name).count(box); ranks.value_or(1) > 1)
+    if (const auto ranks = MegatronKeys(name).count(box); ranks.value_or(1) > 1)
       box.set_knob(knob, fmt::format("{}", *ranks), to);
   }
   take_layout(box, to);
-  const bool sequence = Keys("sequence_parallel").on(box);
+  const bool sequence = MegatronKeys("sequence_parallel").on(box);
   if (to.knobs.parallel.tp.value_or(1) > 1) {
     to.knobs.parallel.sp = sequence;
     if (sequence) box.took("sp on", to);
   }
   // Without tensor parallelism it is turned off.
-  if (Keys("tp_comm_overlap").on(box) && to.knobs.parallel.tp.value_or(1) > 1)
+  if (MegatronKeys("tp_comm_overlap").on(box) && to.knobs.parallel.tp.value_or(1) > 1)
     box.set_knob("tp-overlap", "userbuffers", to);
-  if (const auto type = Keys("cp_comm_type").take(box)) {
+  if (const auto type = MegatronKeys("cp_comm_type").take(box)) {
     const std::string word = *type == "p2p" ? "ring" : *type == "all_gather" ? "all-gather" : *type;
     box.set_knob("cp-comm", word, to);
   }
-  if (const auto type = Keys("moe_token_dispatcher_type").take(box)) {
-    const std::string backend = Keys("moe_flex_dispatcher_backend").take(box).value_or("deepep");
+  if (const auto type = MegatronKeys("moe_token_dispatcher_type").take(box)) {
+    const std::string backend =
+        MegatronKeys("moe_flex_dispatcher_backend").take(box).value_or("deepep");
     box.set_knob("dispatcher", *type == "flex" ? backend : *type, to);
   }
-  if (Keys("overlap_moe_expert_parallel_comm").on(box)) {
-    box.set_knob("ep-overlap", "on", to);
-    static_cast<void>(Keys("delay_wgrad_compute").take(box));
+  if (!to.knobs.parallel.dispatcher && box.peek("expert_model_parallel_size") &&
+      to.knobs.parallel.ep.value_or(1) > 1) {
+    to.knobs.parallel.dispatcher = Dispatcher::kAllGather;
+    to.assumed.push_back("moe_token_dispatcher_type is not said: allgather, Megatron's default");
   }
-  Keys("moe_expert_capacity_factor").knob(box, "expert-capacity", to);
+  if (MegatronKeys("overlap_moe_expert_parallel_comm").on(box)) {
+    box.set_knob("ep-overlap", "on", to);
+    static_cast<void>(MegatronKeys("delay_wgrad_compute").take(box));
+  }
+  MegatronKeys("moe_expert_capacity_factor").knob(box, "expert-capacity", to);
 }
 
 void take_layers_per_chunk(SettingBox& box, std::int64_t layers, ImportedConfig& to) {
-  const auto per_chunk = Keys("num_layers_per_virtual_pipeline_stage").count(box);
+  const auto per_chunk = MegatronKeys("num_layers_per_virtual_pipeline_stage").count(box);
   const std::int64_t stages = to.knobs.parallel.pp.value_or(1);
-  if (!per_chunk || layers <= 0 || layers % (stages * *per_chunk) != 0) return;
+  if (!per_chunk || stages == 1) return;
+  if (layers <= 0 || layers % (stages * *per_chunk) != 0) {
+    to.not_taken.push_back({"num_layers_per_virtual_pipeline_stage", fmt::format("{}", *per_chunk),
+                            "num_layers is no multiple of it and the stages, or is not said: give "
+                            "--virtual-stages"});
+    return;
+  }
   box.set_knob("virtual-stages", fmt::format("{}", layers / (stages * *per_chunk)), to);
 }
 
 void take_recomputation(SettingBox& box, ImportedConfig& to) {
-  const auto granularity = Keys("recompute_granularity").take(box);
+  const auto granularity = MegatronKeys("recompute_granularity").take(box);
   const bool given = granularity.has_value();
-  const auto method = Keys("recompute_method").take(box);
+  const auto method = MegatronKeys("recompute_method").take(box);
   const std::string how = method.value_or("uniform");
-  const auto count = Keys("recompute_num_layers").count(box);
+  const auto count = MegatronKeys("recompute_num_layers").count(box);
   if (!given) {
-    if (Keys("recompute_activations").on(box)) box.set_knob("recompute", "core_attn", to);
+    if (MegatronKeys("recompute_activations").on(box)) box.set_knob("recompute", "core_attn", to);
     return;
   }
   if (*granularity == "full") {
@@ -147,9 +121,9 @@ void take_recomputation(SettingBox& box, ImportedConfig& to) {
     return;
   }
   std::string modules;
-  if (const auto list = Keys("recompute_modules").take(box)) modules = *list;
+  if (const auto list = MegatronKeys("recompute_modules").take(box)) modules = *list;
   for (int i = 0; i < 16; ++i) {
-    const auto module = Keys(fmt::format("recompute_modules[{}]", i)).take(box);
+    const auto module = MegatronKeys(fmt::format("recompute_modules[{}]", i)).take(box);
     if (!module) break;
     modules += (modules.empty() ? "" : " ") + *module;
   }
@@ -164,95 +138,9 @@ void take_recomputation(SettingBox& box, ImportedConfig& to) {
   box.set_knob("recompute", modules, to);
 }
 
-/// "bf16_with_mxfp8_mixed", "get_mixed_precision_config(...)", "bf16_mixed() -> ...".
-void take_precision_recipe(SettingBox& box, ImportedConfig& to) {
-  const auto recipe = box.take({"mixed_precision"});
-  if (!recipe) return;
-  if (recipe->find("nvfp4") != recipe->npos) {
-    box.set_knob("precision", "nvfp4", to);
-  } else if (recipe->find("fp8") != recipe->npos) {
-    box.set_knob("precision", "fp8", to);
-    std::string word = "delayed";
-    for (const auto& [part, name] :
-         {std::pair{"current", "tensorwise"}, {"subchannel", "block"}, {"mxfp8", "mxfp8"}}) {
-      if (recipe->find(part) != recipe->npos) word = name;
-    }
-    box.set_knob("fp8-recipe", word, to);
-  } else if (recipe->find("fp16") != recipe->npos) {
-    box.set_knob("precision", "fp16", to);
-  } else if (recipe->find("bf16") != recipe->npos) {
-    box.took("bf16", to);
-  } else if (recipe->find("MixedPrecisionConfig") == recipe->npos) {
-    box.fail("a precision recipe of Megatron-Bridge such as bf16_mixed");
-  }
-}
-
-void take_megatron_optimizer(SettingBox& box, ImportedConfig& to) {
-  auto name = box.take({"optimizer.optimizer"});
-  if (!name) name = Keys("optimizer").take(box);
-  if (!name || name->find("OptimizerConfig") != name->npos) return;
-  if (name->find("muon") != name->npos) {
-    box.set_knob("optimizer", "muon", to);
-  } else if (*name == "adam" || name->find("fused_adam") != name->npos) {
-    box.took("optimizer adamw", to);
-  } else {
-    box.set_knob("optimizer", *name, to);
-  }
-}
-
-/// Of the precision-aware optimizer.
-void take_state_types(SettingBox& box, ImportedConfig& to) {
-  const auto narrower = [&](const char* name) -> std::optional<std::string> {
-    const auto type = Keys(name).take(box);
-    if (!type || type->find("32") != type->npos) return std::nullopt;
-    return type;
-  };
-  const auto first = narrower("exp_avg_dtype"), second = narrower("exp_avg_sq_dtype");
-  if (first && second && first->find("bf") != first->npos) {
-    box.set_knob("moment-dtype", "bf16", to);
-  } else if (first || second) {
-    to.not_taken.push_back({first ? "exp_avg_dtype" : "exp_avg_sq_dtype",
-                            first.value_or(second.value_or("")), "moments are predicted in fp32"});
-  }
-  if (const auto type = narrower("main_params_dtype"))
-    to.not_taken.push_back({box.key(), *type, "master weights are predicted in fp32"});
-  if (const auto type = narrower("main_grads_dtype"))
-    to.not_taken.push_back({box.key(), *type, "gradients are predicted as they are reduced"});
-}
-
-void take_numbers(SettingBox& box, ImportedConfig& to) {
-  take_precision_recipe(box, to);
-  static_cast<void>(Keys("bf16").on(box));
-  if (Keys("fp16").on(box)) box.set_knob("precision", "fp16", to);
-  if (const auto format =
-          Keys("fp8_format").take(box) ? std::optional(box.value()) : Keys("fp8").take(box);
-      format && *format != "false") {
-    box.set_knob("precision", "fp8", to);
-  }
-  if (const auto recipe = Keys("fp8_recipe").take(box); recipe && to.knobs.parallel.precision)
-    box.set_knob("fp8-recipe", *recipe == "blockwise" ? "block" : *recipe, to);
-  if (Keys("fp4").take(box) || Keys("fp4_format").take(box)) box.set_knob("precision", "nvfp4", to);
-  if (Keys("fp8_param_gather").on(box) || Keys("fp8_param").on(box))
-    box.set_knob("fp8-params", "on", to);
-  take_megatron_optimizer(box, to);
-  take_state_types(box, to);
-  if (Keys("grad_reduce_in_bf16").on(box)) box.set_knob("reduce-dtype", "bf16", to);
-  if (Keys("accumulate_allreduce_grads_in_fp32").on(box)) box.set_knob("reduce-dtype", "fp32", to);
-  // A precision recipe of Megatron-Bridge overrides what the section of DDP says.
-  const auto reduces = box.take_switch({"mixed_precision.grad_reduce_in_fp32"});
-  const auto ddp = box.take_switch({"ddp.grad_reduce_in_fp32"});
-  if (reduces && !*reduces) box.set_knob("reduce-dtype", "bf16", to);
-  if (!reduces && ddp && !*ddp && !box.has("mixed_precision"))
-    box.set_knob("reduce-dtype", "bf16", to);
-  if (Keys("optimizer_cpu_offload").on(box)) box.set_knob("offload", "optimizer", to);
-  const auto offloaded = Keys("optimizer_offload_fraction").take(box);
-  if (offloaded && parse_double(*offloaded) != 1.0)
-    to.not_taken.push_back(
-        {box.key(), *offloaded, "the whole state is predicted in the host's memory"});
-}
-
 void take_sharding_strategy(SettingBox& box, ImportedConfig& to) {
-  const bool fsdp = Keys("use_megatron_fsdp").on(box) || Keys("use_custom_fsdp").on(box);
+  const bool fsdp =
+      MegatronKeys("use_megatron_fsdp").on(box) || MegatronKeys("use_custom_fsdp").on(box);
   // Megatron-Bridge turns it on everywhere where one section says so.
   bool distributed = begins_with(box, "_common");
   for (const char* section : {"", "ddp.", "optimizer."}) {
@@ -260,7 +148,7 @@ void take_sharding_strategy(SettingBox& box, ImportedConfig& to) {
     distributed = on ? *on || (distributed && *section != 0) : distributed;
   }
   to.strategy = distributed ? Strategy::kDistributedOptimizer : Strategy::kDdp;
-  const auto shards = Keys("data_parallel_sharding_strategy").take(box);
+  const auto shards = MegatronKeys("data_parallel_sharding_strategy").take(box);
   if (fsdp) {
     const std::string word = shards.value_or(box.has("ddp") ? "optim_grads_params" : "no_shard");
     constexpr std::array<std::pair<std::string_view, Strategy>, 4> kWords = {
@@ -352,9 +240,9 @@ void take_pretrained(SettingBox& box, ImportedConfig& to) {
 
 void take_sizes(SettingBox& box, ImportedConfig& to) {
   take_pretrained(box, to);
-  const auto layers = Keys("num_layers").count(box);
-  const auto hidden = Keys("hidden_size").count(box);
-  const auto ffn = Keys("ffn_hidden_size").count(box);
+  const auto layers = MegatronKeys("num_layers").count(box);
+  const auto hidden = MegatronKeys("hidden_size").count(box);
+  const auto ffn = MegatronKeys("ffn_hidden_size").count(box);
   take_layers_per_chunk(box, layers.value_or(0), to);
   if (layers && hidden) {
     to.model = model_with(*layers, *hidden, ffn);
@@ -413,7 +301,7 @@ void take_sizes(SettingBox& box, ImportedConfig& to) {
                            "no_masked_softmax_fusion",
                            "use_mcore_models",
                            "no_position_embedding"}) {
-    static_cast<void>(Keys(size).take(box));
+    static_cast<void>(MegatronKeys(size).take(box));
   }
 }
 
@@ -449,13 +337,13 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
   take_degrees(box, to);
   take_sizes(box, to);
   take_adapters(box, to);
-  if (!Keys("micro_batch_size").knob(box, "micro-batch", to))
+  if (!MegatronKeys("micro_batch_size").knob(box, "micro-batch", to))
     to.assumed.push_back("micro_batch_size is not said: 1");
-  const bool has_length = Keys("seq_length").knob(box, "seq-len", to) ||
-                          Keys("sequence_length").knob(box, "seq-len", to) ||
-                          Keys("encoder_seq_length").knob(box, "seq-len", to);
-  static_cast<void>(Keys("seq_length").take(box));
-  if (const auto global = Keys("global_batch_size").count(box)) {
+  const bool has_length = MegatronKeys("seq_length").knob(box, "seq-len", to) ||
+                          MegatronKeys("sequence_length").knob(box, "seq-len", to) ||
+                          MegatronKeys("encoder_seq_length").knob(box, "seq-len", to);
+  static_cast<void>(MegatronKeys("seq_length").take(box));
+  if (const auto global = MegatronKeys("global_batch_size").count(box)) {
     to.global_batch = *global;
     box.took(fmt::format("global batch {}", *global), to);
   }
@@ -465,7 +353,7 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
   take_sharding_strategy(box, to);
   take_overlap(box, to);
   take_recomputation(box, to);
-  take_numbers(box, to);
+  take_megatron_numbers(box, to);
   if (const auto gpus = gpus_in_name(box.file()); gpus > 0) {
     to.gpus = gpus;
     to.assumed.push_back(fmt::format("{} GPUs, by the recipe's name (--gpus)", gpus));

@@ -130,7 +130,10 @@ void add_data_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSetti
   if (plan.reduce_dtype == DType::kBf16) {
     out.add("--grad-reduce-in-bf16", "", "ddp.grad_reduce_in_fp32", "False");
   } else {
-    out.add("", "", "ddp.grad_reduce_in_fp32", "True");
+    // By itself beside bf16 alone.
+    const bool half = plan.numerics.precision == Precision::kFp16;
+    out.add(half ? "--accumulate-allreduce-grads-in-fp32" : "", "", "ddp.grad_reduce_in_fp32",
+            "True");
   }
 }
 

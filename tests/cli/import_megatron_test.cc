@@ -149,7 +149,7 @@ TEST_TYPE: regular
 TEST(ImportMegatron, MegatronReducesBesideBackwardOnlyWhereItIsSaid) {
   const std::string flags =
       "--tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64 --seq-length "
-      "4096 --use-distributed-optimizer ";
+      "4096 --bf16 --use-distributed-optimizer ";
   const std::vector<std::string> where{"--model", "llama-3-70b", "--gpus", "64"};
   const auto step = [](const json& answer) {
     return answer.at("prediction").at("iteration_time_s").get<double>();
@@ -290,6 +290,31 @@ TEST(ImportMegatron, ReadsBackWhatIsExported) {
       }
     }
   }
+}
+
+TEST(ImportMegatron, DefaultsOfItsArgumentsAreTakenAndSaid) {
+  const std::string flags =
+      "--tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 4096 ";
+  const auto plan = [&](const std::string& name, const std::string& more, const char* model) {
+    return imported(written(name, flags + more), {"--model", model, "--gpus", "16"}).at("plan");
+  };
+  const json none = imported(written("none.sh", flags), {"--model", "llama-3.1-8b"});
+  EXPECT_EQ(none.at("plan").at("param_dtype"), "fp32");
+  EXPECT_THAT(assumed(none), HasSubstr("neither bf16 nor fp16 is given: fp32"));
+  EXPECT_EQ(plan("bf16.sh", "--bf16", "llama-3.1-8b").at("param_dtype"), "bf16");
+  EXPECT_EQ(plan("bf16.sh", "--bf16", "llama-3.1-8b").at("reduce_dtype"), "fp32");
+  EXPECT_EQ(plan("fp16.sh", "--fp16", "llama-3.1-8b").at("reduce_dtype"), "bf16");  // 16 bits
+  EXPECT_EQ(plan("fp8.sh", "--bf16 --fp8-format hybrid", "llama-3.1-8b").at("fp8_recipe"),
+            "delayed");
+  EXPECT_EQ(
+      plan("ep.sh", "--bf16 --sequence-parallel --expert-model-parallel-size 8", "qwen3-30b-a3b")
+          .at("dispatcher"),
+      "allgather");
+  const json chunks =
+      imported(written("chunks.sh", flags + "--bf16 --pipeline-model-parallel-size 4 "
+                                            "--num-layers-per-virtual-pipeline-stage 4"),
+               {"--model", "llama-3.1-8b"});
+  EXPECT_TRUE(leaves(chunks, "num_layers_per_virtual_pipeline_stage"));
 }
 
 TEST(ImportMegatron, EncodersAreRefused) {
