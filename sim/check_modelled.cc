@@ -29,10 +29,9 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
   const std::string lacks =
       stack.parallel.other_precisions ? beyond_precision(plan) : beyond_data_parallel(plan);
   if (!stack.parallel.supported && !lacks.empty()) {
-    throw Error(
-        fmt::format("{}, which the framework {} does not do, expected a stack such as "
-                    "megatron-core",
-                    lacks, stack.id));
+    throw Error(fmt::format("{}, which the framework {} does not do, expected a stack such as {}",
+                            lacks, stack.id,
+                            stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
   }
   if (profile.cluster.devices_per_node > 0) {
     throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",

@@ -122,6 +122,7 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
   if (!box.take_knob({"micro_batch_size"}, "micro-batch", to))
     to.assumed.push_back("micro_batch_size is not said: 1, axolotl's default");
   box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to);
+  box.leave({"batch_size"}, "axolotl accumulates gradient_accumulation_steps, 1 unless said", to);
   take_sharding(box, to);
   if (const auto text = box.take({"gradient_checkpointing"})) {
     const std::string word = lower_case_word(*text);

@@ -20,17 +20,21 @@ namespace shardwright::cli {
 namespace {
 
 /// Parts of keys about what moves neither the time of a step nor its memory.
-constexpr std::array<std::string_view, 55> kFree = {
-    "learning_rate", "weight_decay", "warmup",     "seed",           "dataset",     "data_path",
-    "tokenizer",     "logging",      "log_",       "wandb",          "tensorboard", "save",
-    "eval_",         "max_steps",    "epoch",      "clip",           "max_norm",    "metrics",
-    "profil",        "output_dir",   "beta",       "_eps",           "lr_",         "schedule",
-    "description",   "dump",         "print",      "comm.",          "validat",     "checkpoint.",
-    "_path",         "master_addr",  "_port",      "machine_rank",   "rdzv",        "main_",
-    "compute_env",   "same_network", "use_cpu",    "state_dict",     "debug",       "train_iters",
-    "train_samples", "node_rank",    "dataloader", "logger.",        "rng.",        "env_vars",
-    "swanlab",       "trackio",      "_steps",     "early_stopping", "val_set",     "loss_watchdog",
-    "max_grad_norm"};
+constexpr std::array<std::string_view, 56> kFree = {
+    "learning_rate",  "weight_decay", "warmup",        "seed",
+    "dataset",        "data_path",    "tokenizer",     "logging",
+    "log_",           "wandb",        "tensorboard",   "save",
+    "eval_",          "max_steps",    "epoch",         "clip",
+    "max_norm",       "metrics",      "profil",        "output_dir",
+    "beta",           "_eps",         "lr_",           "schedule",
+    "description",    "dump",         "print",         "comm.",
+    "validat",        "checkpoint.",  "_path",         "master_addr",
+    "_port",          "machine_rank", "rdzv",          "main_process",
+    "main_training",  "compute_env",  "same_network",  "use_cpu",
+    "state_dict",     "debug",        "train_iters",   "train_samples",
+    "node_rank",      "dataloader",   "logger.",       "rng.",
+    "env_vars",       "swanlab",      "trackio",       "_steps",
+    "early_stopping", "val_set",      "loss_watchdog", "max_grad_norm"};
 
 /// Sections in which every key may decide the prediction.
 constexpr std::array<std::string_view, 13> kDeciding = {

@@ -332,6 +332,8 @@ bool is_megatron(const SettingBox& box) {
 void read_megatron(SettingBox& box, ImportedConfig& to) {
   if (box.take({"decoder_seq_length"}))
     box.fail("no such key, because models with an encoder are not predicted");
+  if (box.take_switch({"perform_rl_step"}).value_or(false))
+    box.fail("no such key, because steps of reinforcement learning are not predicted");
   to.stack = "megatron-core";
   to.knobs.recompute.reset();
   take_degrees(box, to);

@@ -69,10 +69,14 @@ void take_state_types(SettingBox& box, ImportedConfig& to) {
     to.not_taken.push_back({first ? "exp_avg_dtype" : "exp_avg_sq_dtype",
                             first.value_or(second.value_or("")), "moments are predicted in fp32"});
   }
-  if (const auto type = narrower("main_params_dtype"))
-    to.not_taken.push_back({box.key(), *type, "master weights are predicted in fp32"});
-  if (const auto type = narrower("main_grads_dtype"))
-    to.not_taken.push_back({box.key(), *type, "gradients are predicted as they are reduced"});
+  for (const char* name : {"main_params_dtype", "megatron_fsdp_main_params_dtype"}) {
+    if (const auto type = narrower(name))
+      to.not_taken.push_back({box.key(), *type, "master weights are predicted in fp32"});
+  }
+  for (const char* name : {"main_grads_dtype", "megatron_fsdp_main_grads_dtype"}) {
+    if (const auto type = narrower(name))
+      to.not_taken.push_back({box.key(), *type, "gradients are predicted as they are reduced"});
+  }
 }
 
 }  // namespace

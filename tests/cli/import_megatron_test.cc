@@ -200,6 +200,10 @@ TEST(ImportMegatron, NarrowerStatesOfMegatronAreTakenOrSaid) {
   EXPECT_TRUE(leaves(others, "exp_avg_dtype"));
   EXPECT_TRUE(leaves(others, "main_grads_dtype"));
   EXPECT_TRUE(leaves(others, "main_params_dtype"));
+  // Once passed over: "main_" of Accelerate's main_process_ip.
+  const json fsdp =
+      imported(written("mfsdp.sh", flags + "--megatron-fsdp-main-grads-dtype bf16"), where);
+  EXPECT_TRUE(leaves(fsdp, "megatron_fsdp_main_grads_dtype"));
 }
 
 TEST(ImportMegatron, ConditionsOfAScriptAreDecidedOrKeptApart) {
@@ -317,12 +321,17 @@ TEST(ImportMegatron, DefaultsOfItsArgumentsAreTakenAndSaid) {
   EXPECT_TRUE(leaves(chunks, "num_layers_per_virtual_pipeline_stage"));
 }
 
-TEST(ImportMegatron, EncodersAreRefused) {
+TEST(ImportMegatron, EncodersAndReinforcementAreRefused) {
   expect_error(import_of(written("t5.sh",
                                  "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
                                  "--decoder-seq-length 128 --micro-batch-size 4"),
                          {"--model", "llama-3.2-1b"}),
                3, "decoder_seq_length is '128'");
+  expect_error(import_of(written("rl.sh",
+                                 "--tensor-model-parallel-size 2 --micro-batch-size 1 "
+                                 "--perform-rl-step --grpo-kl-beta 0.0"),
+                         {"--model", "llama-3.2-1b"}),
+               3, "perform_rl_step is 'true'");
 }
 
 }  // namespace

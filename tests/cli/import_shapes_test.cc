@@ -57,6 +57,13 @@ TEST(ImportShapes, QloraOfAxolotlIsLora) {
               6.98 * 0.516 / 1.074 + 2 * 1.05 / 1.074, 0.3);
 }
 
+TEST(ImportShapes, WhoAsksHfEagerForAdaptersIsToldWhatPricesThem) {
+  expect_error(run_program({SHARDWRIGHT_BINARY, "predict", "--model", "llama-3-8b", "--cluster",
+                            "dgx-h100", "--gpus", "8", "--stack", "hf-eager", "--lora", "16"},
+                           {"LC_ALL=C"}),
+               3, "expected a stack such as hf-trainer");
+}
+
 TEST(ImportShapes, OtherTrainingsOfAxolotlAreRefused) {
   if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
   expect_error(import_of(written("dpo.yml", kQlora + "rl: dpo\n"), {}), 3, "rl is 'dpo'");
@@ -73,6 +80,12 @@ TEST(ImportShapes, EmptySectionsAndListsOfAxolotl) {
   EXPECT_EQ(strategy("empty.yml", "fsdp:\nfsdp_config:\n"), "ddp");
   EXPECT_EQ(strategy("full.yml", "fsdp:\n  - full_shard\n  - auto_wrap\n"), "fsdp1");
   EXPECT_EQ(strategy("grad.yml", "fsdp:\n  - shard_grad_op\n  - auto_wrap\n"), "fsdp1-grad-op");
+  const json whole = imported(
+      written("batch.yml", "batch_size: 16\n" + kQlora.substr(0, kQlora.find("gradient_accum")) +
+                               kQlora.substr(kQlora.find("micro_batch_size"))),
+      {"--gpus", "8"});
+  EXPECT_EQ(whole.at("plan").at("grad_accum"), 1);  // what its schema fills in first
+  EXPECT_TRUE(leaves(whole, "batch_size"));
   const json unsloth =
       imported(written("unsloth.yml", "gradient_checkpointing: unsloth\n" +
                                           kQlora.substr(0, kQlora.find("gradient_checkpointing"))),
