@@ -75,7 +75,7 @@ void take_adapter(SettingBox& box, ImportedConfig& to) {
   }
 }
 
-/// Losses that never hold all logits: Liger's by its key, cut cross entropy by its plugin alone.
+/// Losses that never hold all logits: cut cross entropy by its plugin alone, others by keys.
 void take_losses(SettingBox& box, ImportedConfig& to) {
   const auto cut = box.take_switch({"cut_cross_entropy"});
   for (int i = 0;; ++i) {
@@ -87,6 +87,9 @@ void take_losses(SettingBox& box, ImportedConfig& to) {
   }
   if (box.take_switch({"liger_fused_linear_cross_entropy"}).value_or(false))
     take_fused_loss(box, to);
+  const std::int64_t chunks = box.take_count({"chunked_cross_entropy_num_chunks"}).value_or(8);
+  if (box.take_switch({"chunked_cross_entropy"}).value_or(false))
+    box.set_knob("loss-chunks", fmt::format("{}", chunks), to);
 }
 
 /// What makes another training of it: refused, because a prediction would be of something else.

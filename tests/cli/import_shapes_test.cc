@@ -108,6 +108,7 @@ TEST(ImportShapes, LossesThatNeverHoldAllLogits) {
       plan("uncut.yml", kQlora + plugin + "cut_cross_entropy: false\n").contains("loss_chunks"));
   EXPECT_EQ(
       plan("liger.yml", kQlora + "liger_fused_linear_cross_entropy: true\n").at("loss_chunks"), 16);
+  EXPECT_EQ(plan("chunks.yml", kQlora + "chunked_cross_entropy: true\n").at("loss_chunks"), 8);
   EXPECT_EQ(plan("factory.yaml",
                  "model_name_or_path: meta-llama/Meta-Llama-3-8B\nstage: sft\nfinetuning_type: "
                  "lora\nbf16: true\nenable_liger_kernel: true\n")
