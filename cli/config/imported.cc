@@ -231,6 +231,7 @@ bool SettingBox::take_knob(std::initializer_list<std::string_view> keys, std::st
 }
 
 void SettingBox::set_knob(std::string_view knob, const std::string& text, ImportedConfig& to) {
+  if (text.find('\n') != text.npos) fail("a value of one line");
   try {
     plan_knob(knob).read(to.knobs, fmt::format("{}: {}", file_, key_), text);
   } catch (const Error& error) {
@@ -277,7 +278,10 @@ void SettingBox::finish(ImportedConfig& to) {
 }
 
 void SettingBox::fail(std::string_view accepted) const {
-  throw Error(fmt::format("{}: {} is '{}', expected {}", file_, key_, value_, accepted));
+  constexpr std::size_t kShown = 80;
+  std::string shown = value_.size() > kShown ? value_.substr(0, kShown) + "..." : value_;
+  std::replace(shown.begin(), shown.end(), '\n', ' ');
+  throw Error(fmt::format("{}: {} is '{}', expected {}", file_, key_, shown, accepted));
 }
 
 const std::vector<ConfigFormat>& config_formats() {

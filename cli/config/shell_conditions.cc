@@ -90,6 +90,13 @@ std::optional<bool> shell_truth(const Words& words) {
   }
 }
 
+std::optional<bool> shell_matches(const std::string& word, const std::string& pattern) {
+  if (pattern == "*") return true;
+  if (is_unset(word) || is_unset(pattern)) return std::nullopt;
+  if (pattern.find_first_of("*?[") != pattern.npos) return std::nullopt;
+  return word == pattern;
+}
+
 void ShellBranches::enter(Branch& branch, std::optional<bool> holds, std::string condition) {
   if (branch.done) {
     holds = false;

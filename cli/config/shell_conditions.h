@@ -15,6 +15,9 @@ namespace shardwright::cli::settings_language {
 /// variable that the script does not set; but that one is empty is believed, as "${A:-default}" is.
 std::optional<bool> shell_truth(const std::vector<std::string>& words);
 
+/// Whether a word is of a pattern of case.
+std::optional<bool> shell_matches(const std::string& word, const std::string& pattern);
+
 /// The conditions around the line that is read.
 class ShellBranches {
  public:

@@ -50,6 +50,12 @@ class ShellReader {
     std::size_t guarded = 0;     // conditions that end with the line: [ A = B ] && ...
     for (std::size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i];
+      if (depth == 0 && word == ";" && i > 0 && words[i - 1] == ";")
+        pattern_next_ = !subjects_.empty();
+      if (depth == 0 && pattern_next_ && is_pattern(words, i)) {
+        commands = true;
+        continue;
+      }
       if (commands && (begins_branch(words, i) || guards(words, i, guarded))) continue;
       commands = depth == 0 && ends_command(word);
       if (!branches_.runs()) continue;
@@ -114,11 +120,15 @@ class ShellReader {
     const std::string word = words[i];
     if (word == "fi" || word == "esac") {
       branches_.end();
+      if (word == "esac" && !subjects_.empty()) subjects_.pop_back();
+      pattern_next_ = false;
     } else if (word == "else") {
       branches_.otherwise(true, "else");
     } else if (word == "case") {
-      std::vector<std::string> subject = condition_from(words, ++i, {"in"});
-      branches_.begin(std::nullopt, fmt::format("case {}", fmt::join(subject, " ")));
+      const std::vector<std::string> subject = condition_from(words, ++i, {"in"});
+      subjects_.push_back(fmt::format("{}", fmt::join(subject, " ")));
+      branches_.begin(false, "");  // nothing stands before the first pattern
+      pattern_next_ = true;
     } else if (word == "if" || word == "elif") {
       const std::vector<std::string> words_of_it = condition_from(words, ++i, {"then"});
       // Python within a script, which no fi ends.
@@ -133,6 +143,24 @@ class ShellReader {
     } else {
       return word == "then" || word == "do" || word == ";";
     }
+    return true;
+  }
+
+  /// Where a pattern of case may stand: "small|medium)", "*)"; leaves `i` at its last word.
+  bool is_pattern(const std::vector<std::string>& words, std::size_t& i) {
+    if (words[i] == "\n" || words[i] == ";" || words[i] == "esac") return false;
+    std::string pattern = words[i];
+    while (i + 2 < words.size() && words[i + 1] == "|") pattern += "|" + words[i += 2];
+    pattern_next_ = false;
+    const std::string& subject = subjects_.back();
+    std::optional<bool> holds = false;
+    for (std::size_t at = 0; at <= pattern.size();) {
+      const std::size_t end = std::min(pattern.find('|', at), pattern.size());
+      const std::optional<bool> one = shell_matches(subject, pattern.substr(at, end - at));
+      if (holds != true && one != false) holds = one;
+      at = end + 1;
+    }
+    branches_.otherwise(holds, fmt::format("case {} is {}", subject, pattern));
     return true;
   }
 
@@ -259,6 +287,8 @@ class ShellReader {
   const std::string& name_;
   std::map<std::string, std::string> variables_;
   ShellBranches branches_;
+  std::vector<std::string> subjects_;  // of case
+  bool pattern_next_ = false;
   Settings settings_;
   std::size_t word_bytes_ = 0;
 };

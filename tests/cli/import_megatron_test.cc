@@ -242,6 +242,21 @@ torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py --tensor-model-para
   EXPECT_NE(plan.at("recompute"), "full");
   EXPECT_TRUE(leaves(answer, "recompute_granularity"));
   EXPECT_TRUE(leaves(answer, "context_parallel_size"));
+  // A case of a constant is decided.
+  const std::string cases =
+      "SIZE=\"8B\"\ncase \"${SIZE}\" in\n  small|medium) TP=1 ;;\n  \"8B\" | 9B)\n    TP=4\n    "
+      ";;\n"
+      "  *) TP=8 ;;\nesac\n--tensor-model-parallel-size $TP --micro-batch-size 1 --bf16\n";
+  EXPECT_EQ(imported(written("case.sh", cases), {"--model", "llama-3.1-8b"}).at("plan").at("tp"),
+            4);
+  // A quote without an end is told in one line, by its beginning.
+  const ProgramResult open =
+      import_of(written("open.sh", "--micro-batch-size 1 --tensor-model-parallel-size '2\n" +
+                                       std::string(200, 'x') + "\n"),
+                {"--model", "llama-3.1-8b"});
+  EXPECT_EQ(open.exit_code, 3);
+  EXPECT_EQ(std::count(open.err.begin(), open.err.end(), '\n'), 1) << open.err;
+  EXPECT_LT(open.err.size(), 400U);
   // What depends on a variable that nobody can tell is not guessed.
   expect_error(import_of(written("either.sh",
                                  "TP=1\nif [ $HOST = big ]; then TP=8; fi\n"
