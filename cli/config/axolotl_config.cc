@@ -59,7 +59,8 @@ void take_adapter(SettingBox& box, ImportedConfig& to) {
   const bool eight = box.take_switch({"load_in_8bit"}).value_or(false);
   if (to.knobs.parallel.lora && (four || eight)) {
     to.knobs.parallel.quantize = four ? Quantize::kNf4 : Quantize::kInt8;
-    box.took(fmt::format("frozen weights in {}", name_of(*to.knobs.parallel.quantize)), to);
+    to.taken.push_back({four ? "load_in_4bit" : "load_in_8bit", "true",
+                        fmt::format("frozen weights in {}", name_of(*to.knobs.parallel.quantize))});
   }
   const std::size_t modules = box.take_section("lora_target_modules");
   const bool linear = box.take_switch({"lora_target_linear"}).value_or(false);

@@ -50,6 +50,10 @@ TEST(ImportShapes, QloraOfAxolotlIsLora) {
   EXPECT_THAT(assumed(answer), HasSubstr("bf16 is auto"));
   EXPECT_FALSE(leaves(answer, "load_in_4bit"));
   EXPECT_EQ(answer.at("plan").at("quantize"), "nf4");
+  const json both =
+      imported(written("both.yml", kQlora + "load_in_8bit: false\n"), {"--gpus", "1"});
+  EXPECT_THAT(both.at("taken").dump(),
+              HasSubstr(R"({"key":"load_in_4bit","read_as":"frozen weights in nf4")"));
   // 7 billion parameters of layers in four bits, one of embedding and head in bf16.
   EXPECT_TRUE(answer.at("prediction").at("memory").at("fits"));
   const json& held = answer.at("prediction").at("memory").at("breakdown_bytes");
