@@ -288,7 +288,7 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
   const std::string spare = spare_sentence(tuning, question.criteria.objective);
   if (!spare.empty()) text += "\n" + wrapped(spare, out);
   if (question.given) text += "\n" + wrapped(given_words(question, tuning), out);
-  if (const std::string packing = packing_sentence(question); !packing.empty())
+  if (const std::string packing = packing_sentence(question, tuning); !packing.empty())
     text += "\n" + wrapped(packing, out);
   if (!question.frameworks.empty()) {
     text += heading(out, "In your framework: the best that each can be told");

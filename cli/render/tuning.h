@@ -14,14 +14,15 @@
 
 namespace shardwright::cli {
 
-/// What was asked of the search; `job.plans` is empty.
 /// What one framework can be told at best, beside the answer.
 struct FrameworkLine {
   std::string name, title;
-  std::optional<tuner::Found> best;  // none: nothing fits, or `refusal`
+  std::optional<tuner::Found> best;    // none: nothing fits, or `refusal`
+  std::vector<std::string> overrides;  // of the profile, with which `best` was predicted
   std::string refusal;
 };
 
+/// What was asked of the search; `job.plans` is empty.
 struct TuningQuestion {
   sim::Job job;
   tuner::Request request;
@@ -30,6 +31,7 @@ struct TuningQuestion {
   std::optional<tuner::Judgement> given;  // the plan of --plan, for comparison
   std::vector<FrameworkLine> frameworks;
   bool fine_tunes = false;
+  bool told = false;  // only what named or usual frameworks can be told was searched
 };
 
 /// The whole answer.
@@ -52,7 +54,7 @@ std::string way_out_sentence(const TuningQuestion& question, const tuner::Tuning
 std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
 
 /// What fine-tuning on short examples loses without packing; empty for other training.
-std::string packing_sentence(const TuningQuestion& question);
+std::string packing_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
 
 /// One sentence for a search that found nothing that fits: the nearest plan that would.
 std::string nothing_fits_sentence(const tuner::Tuning& tuning);

@@ -29,6 +29,7 @@
 #include "sim/uncertainty/headroom.h"
 #include "tuner/advice/lighter_training.h"
 #include "tuner/advice/scenarios.h"
+#include "tuner/search/steps.h"
 
 namespace shardwright::cli {
 namespace {
@@ -72,8 +73,10 @@ class TuneVerb : public Verb {
     const Plan given = job.plans.front();
     question.job = std::move(job);
     question.job.plans.clear();
+    const sim::Job asked_job = question.job;
     tuner::Tuning tuning = answer(question, context);
-    if (tuning.top.empty() && tuning.advice && !tuning.stopped) add_lighter_ways(question, tuning);
+    if (tuning.top.empty() && tuning.advice && !tuning.stopped)
+      complete_ways(asked_job, question, tuning);
     if (flags_.plan.plan_file) question.given = judged(question, given);
     if (tuning.profile) question.job.profile = *tuning.profile;
 
@@ -102,38 +105,75 @@ class TuneVerb : public Verb {
 
  private:
   /// Frameworks that the answer has to stay in; fine-tuning is Accelerate's where nobody says.
-  std::vector<const ToldFramework*> asked_frameworks(const TuningQuestion& question) const {
+  std::vector<const ToldFramework*> asked_frameworks(const Model& model, bool fine) const {
     std::vector<const ToldFramework*> frameworks;
     for (const std::string& name : flags_.frameworks) frameworks.push_back(&told_framework(name));
     if (!frameworks.empty() && flags_.plan.stack)
       throw Error("--for and --stack both name the framework, expected one of them.",
                   ExitCode::kUsage);
     const bool named = flags_.plan.stack || flags_.plan.plan_file;
-    const bool fine = fine_tunes(flags_.plan.task, flags_.plan.knobs);
-    if (frameworks.empty() && !named && fine && !question.job.model.is_moe())
+    if (frameworks.empty() && !named && fine && !model.is_moe())
       frameworks.push_back(&told_framework("accelerate"));
     return frameworks;
+  }
+
+  FrameworkSearch framework_search(const TuningQuestion& question) const {
+    FrameworkSearch search;
+    search.options.criteria = question.criteria;
+    search.options.threads = static_cast<int>(flags_.threads);
+    search.headroom = flags_.headroom;
+    search.robust = question.robust;
+    return search;
+  }
+
+  /// The plans of the frameworks that are asked for. Where fine-tuning is Accelerate's because
+  /// nobody says otherwise, the states of its optimizer may be those of Transformers' Trainer, too:
+  /// in 8 bits, or in the host's memory.
+  std::vector<FrameworkPlan> told_plans(const sim::Job& job, const tuner::Request& request,
+                                        bool fine, const FrameworkSearch& search) const {
+    std::vector<FrameworkPlan> plans =
+        framework_plans(job, request, asked_frameworks(job.model, fine), search);
+    if (plans.empty() || stays_told(plans)) return plans;
+    FrameworkPlan& plan = plans.front();
+    try {
+      std::vector<std::string> overrides = job.overrides;
+      for (std::string& value : overrides_of(*plan.framework))
+        overrides.push_back(std::move(value));
+      plan.asked = trainer_requests(request, job.model);
+      plan.profile = profiles::make_profile(
+          job.cluster_file, profiles::load_stack(profiles::usual_fine_tuning_stack()), overrides);
+      plan.profile.cluster = filled(std::move(plan.profile.cluster), request.gpus);
+      tuner::SearchOptions options = search.options;
+      plan.headroom = search.headroom.value_or(sim::asked_headroom(plan.profile, request.gpus));
+      options.criteria.headroom = plan.headroom;
+      plan.found = tuner::best_of_requests(
+          job.model, tuner::scenarios_of(plan.profile, search.robust), plan.asked, options);
+    } catch (const Error&) {  // knobs that the Trainer has not, either
+      plan.asked.clear();
+    }
+    return plans;
+  }
+
+  /// Knobs of a plan that no trainer can be told are predicted all the same where none is named.
+  bool stays_told(const std::vector<FrameworkPlan>& plans) const {
+    if (plans.empty()) return false;
+    return !flags_.frameworks.empty() || !plans.front().asked.empty();
   }
 
   tuner::Tuning answer(TuningQuestion& question, const Context& context) const {
     const Interrupt interrupt;
     const TimeLimit limit(interrupt.flag(), flags_.time_limit);
-    FrameworkSearch frameworks;
-    frameworks.options.criteria = question.criteria;
-    frameworks.options.threads = static_cast<int>(flags_.threads);
+    FrameworkSearch frameworks = framework_search(question);
     frameworks.options.stop = &limit.flag();
-    frameworks.headroom = flags_.headroom;
-    frameworks.robust = question.robust;
     const tuner::Request asked = question.request;
     const sim::Job job = question.job;
     tuner::SimulatorPool simulators;
     frameworks.options.simulators = &simulators;
     tuner::Tuning tuning;
-    const std::vector<const ToldFramework*> named = asked_frameworks(question);
-    const std::vector<FrameworkPlan> plans = framework_plans(job, asked, named, frameworks);
-    // Knobs of a plan that no trainer can be told are predicted all the same where none is named.
-    const bool implied = flags_.frameworks.empty();
-    if (named.empty() || (implied && plans.front().asked.empty())) {
+    const std::vector<FrameworkPlan> plans =
+        told_plans(job, asked, question.fine_tunes, frameworks);
+    question.told = stays_told(plans);
+    if (!question.told) {
       const FrameworkCandidates candidates =
           candidates_of(flags_.plan, question.job, question.request);
       tuning = search(question, candidates.frameworks(flags_.headroom, question.request.gpus),
@@ -155,9 +195,9 @@ class TuneVerb : public Verb {
       std::vector<const ToldFramework*> all;
       for (const ToldFramework& framework : told_frameworks()) all.push_back(&framework);
       for (FrameworkPlan& plan : framework_plans(job, asked, all, frameworks)) {
-        question.frameworks.push_back({std::string(plan.framework->name),
-                                       std::string(plan.framework->title),
-                                       std::move(plan.found.best), plan.found.refusal});
+        question.frameworks.push_back(
+            {std::string(plan.framework->name), std::string(plan.framework->title),
+             std::move(plan.found.best), overrides_of(*plan.framework), plan.found.refusal});
       }
     }
     return tuning;
@@ -179,34 +219,71 @@ class TuneVerb : public Verb {
     return tuner::tune(question.job.model, frameworks, question.request, options);
   }
 
-  /// Optimizer states in fewer bits or elsewhere, adapters: of the framework that was named, or of
-  /// the usual one for fine-tuning.
-  void add_lighter_ways(const TuningQuestion& question, tuner::Tuning& tuning) const {
-    const bool named = flags_.plan.stack || flags_.plan.plan_file;
-    const Model& model = question.job.model;
-    const auto telling = [&](const tuner::Request& request) -> std::vector<tuner::AskedPlans> {
-      if (!named) return trainer_requests(request, model);
-      const bool asks = tuner::asks_for_model_parallel(request);
-      return {{request, asks ? tuner::Extent::kAll : tuner::Extent::kDataAlone}};
+  /// The best plan of the job's own framework.
+  static std::optional<tuner::Found> own_answer(const sim::Job& job, const FrameworkSearch& search,
+                                                const tuner::Request& request) {
+    profiles::Profile profile = job.profile;
+    profile.cluster = filled(std::move(profile.cluster), request.gpus);
+    return tuner::best_of_requests(job.model, tuner::scenarios_of(profile, search.robust),
+                                   {{request, tuner::Extent::kAll}}, search.options)
+        .best;
+  }
+
+  /// What this verb answers to another request on the cluster of `job`, of the frameworks that are
+  /// named or usual for fine-tuning; none where it searches all frameworks at once.
+  std::optional<tuner::Found> told_answer(const sim::Job& job, const FrameworkSearch& search,
+                                          const tuner::Request& request) const {
+    if (flags_.plan.stack || flags_.plan.plan_file) return own_answer(job, search, request);
+    const bool fine = fine_tunes(flags_.plan.task, flags_.plan.knobs);
+    const std::vector<FrameworkPlan> plans =
+        told_plans(job, request, fine || request.parallel.lora, search);
+    if (stays_told(plans)) return best_of_frameworks(plans).found.best;
+    return fine ? own_answer(job, search, request) : std::nullopt;
+  }
+
+  /// Another optimizer makes other frameworks candidates: the plan is the best of all of them.
+  void answer_of_all(const TuningQuestion& question, const FrameworkSearch& search,
+                     tuner::Way& way) const {
+    const tuner::Request& request = way.request;
+    PlanFlags flags = flags_.plan;
+    const bool same = request.parallel.optimizer == question.request.parallel.optimizer &&
+                      request.offload == question.request.offload;
+    if (same || way.flags.starts_with("none of")) return;
+    flags.knobs.parallel.optimizer = request.parallel.optimizer;
+    if (request.offload == Offload::kOptimizer) flags.knobs.offload = {Offload::kOptimizer, 0};
+    const sim::Job job = resolve_base(flags);
+    const FrameworkCandidates candidates = candidates_of(flags, job, request);
+    const tuner::Frameworks frameworks = candidates.frameworks(flags_.headroom, request.gpus);
+    tuner::Search again(job.model, plans_of(request, job.model, frameworks.searched, search.robust),
+                        search.options);
+    std::vector<tuner::Found> found = again.best(1);
+    if (found.empty()) return;
+    climb(found.front(), [&](const tuner::Found& at) {
+      return steps_of(again, job.model, request, search.options, at);
+    });
+    set_plan(way, std::move(found.front()));
+  }
+
+  /// Ways out among what frameworks can be told, and adapters, which one node's owner may do with.
+  void complete_ways(const sim::Job& job, const TuningQuestion& question,
+                     tuner::Tuning& tuning) const {
+    constexpr std::int64_t kNode = 8;
+    const tuner::Request& request = question.request;
+    const FrameworkSearch search = framework_search(question);
+    const tuner::Answering answering = [&](const tuner::Request& changed) {
+      return told_answer(job, search, changed);
     };
-    profiles::Profile profile =
-        named ? question.job.profile
-              : profiles::make_profile(question.job.cluster_file,
-                                       profiles::load_stack(profiles::usual_fine_tuning_stack()),
-                                       question.job.overrides);
-    profile.cluster = filled(std::move(profile.cluster), question.request.gpus);
-    tuner::SearchOptions options;
-    options.criteria = question.criteria;
-    options.threads = static_cast<int>(flags_.threads);
     std::vector<tuner::Way>& ways = tuning.advice->ways;
-    for (tuner::Way& way : tuner::lighter_ways(model, tuner::scenarios_of(profile, question.robust),
-                                               question.request, options, telling)) {
-      const bool known = std::any_of(ways.begin(), ways.end(), [&](const tuner::Way& other) {
-        return other.flags == way.flags;
-      });
-      if (!known) ways.push_back(std::move(way));
+    if (question.told) {
+      ways = tuner::ways_out(job.model, job.profile, request, answering, nullptr);
+    } else {
+      for (tuner::Way& way : ways) answer_of_all(question, search, way);
     }
-    tuner::rank_ways(ways, question.request.gpus);
+    if (ways.empty() || request.gpus <= kNode) {
+      for (tuner::Way& way : tuner::adapter_ways(request, answering))
+        ways.push_back(std::move(way));
+    }
+    tuner::rank_ways(ways, request.gpus);
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -127,6 +129,52 @@ TEST(FineTuning, OneCardIsAnsweredWithAPlanInTheFirstSentence) {
   for (const json& one : answer.at("ways"))
     quantized = quantized || one.at("plan").value("quantize", "none") == "nf4";
   EXPECT_TRUE(quantized);
+}
+
+/// `flags` with those of `way` in their place.
+Flags with_way(Flags flags, const std::string& way) {
+  std::istringstream words(way);
+  std::string name, value;
+  while (words >> name >> value) {
+    const auto at = std::find(flags.begin(), flags.end(), name);
+    if (at != flags.end()) {
+      *(at + 1) = value;
+    } else {
+      flags.insert(flags.end(), {name, value});
+    }
+  }
+  return flags;
+}
+
+// Whoever follows a way out gets the plan and the speed that it promised, whatever was asked.
+TEST(FineTuning, EveryWayOutIsWhatItsFlagsAnswer) {
+  const auto with = [](const Flags& flags, const Flags& more) {
+    Flags all = flags;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Flags two{"tune",   "--model", "llama-2-13b", "--cluster", "dgx-a100-80g",
+                  "--gpus", "2",       "--seq-len",   "4096"};
+  const Flags eight = with_way(kOneCard, "--gpus 8");
+  bool narrow = false, offloaded = false, adapted = false;
+  for (const Flags& asked :
+       {two, with(eight, {"--task", "sft"}), with(eight, {"--for", "accelerate"}),
+        with(kOneCard, {"--task", "lora", "--seq-len", "16384"})}) {
+    const json answer = document(asked, {}, 4);
+    ASSERT_FALSE(answer.at("ways").empty());
+    for (const json& way : answer.at("ways")) {
+      const std::string flags = way.at("flags");
+      narrow |= flags == "--optimizer adamw-8bit";
+      offloaded |= flags == "--offload optimizer";
+      adapted |= flags.starts_with("--task ");
+      const json followed = document(with_way(asked, flags)).at("best").at("prediction");
+      EXPECT_NEAR(followed.at("tokens_per_s").get<double>() /
+                      way.at("prediction").at("tokens_per_s").get<double>(),
+                  1, 3e-3)
+          << asked.back() << ": " << flags;
+    }
+  }
+  EXPECT_TRUE(narrow && offloaded && adapted);
 }
 
 // torchtune and axolotl report 18 to 20 GB for LoRA of an 8B model in bf16, and 8 to 11 for QLoRA,

@@ -218,7 +218,7 @@ TEST(Tuning, AdviceAppliedFits) {
     EXPECT_FALSE(tuning.advice->closest->fits);
     const std::vector<Way>& ways = tuning.advice->ways;
     ASSERT_FALSE(ways.empty());
-    EXPECT_LE(ways.size(), 3U);
+    EXPECT_LE(ways.size(), kWays);
     for (std::size_t i = 0; i < ways.size(); ++i) {
       expect_fits(model, profile, ways[i], c.headroom);
       if (i > 0) {

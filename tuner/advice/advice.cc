@@ -11,6 +11,7 @@
 
 #include "sim/core/base/error.h"
 #include "sim/core/units.h"
+#include "tuner/advice/changes.h"
 #include "tuner/search/space.h"
 #include "tuner/search/steps.h"
 
@@ -25,134 +26,6 @@ bool is_power_of_two(std::int64_t value) {
 std::string plural(std::int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);
 }
-
-/// Searches with something changed.
-class Changes {
- public:
-  Changes(const Model& model, const std::vector<Framework>& frameworks, const Request& request,
-          const SearchOptions& options, bool robust)
-      : model_(model),
-        frameworks_(frameworks),
-        request_(request),
-        options_(options),
-        robust_(robust) {
-    options_.progress = nullptr;
-  }
-
-  const Request& request() const { return request_; }
-  const profiles::Profile& profile() const { return *frameworks_.front().profile; }
-  const Criteria& criteria() const { return options_.criteria; }
-  bool robust() const { return robust_; }
-  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
-
-  struct Terms {
-    std::optional<double> headroom;  // otherwise each framework's own
-    std::optional<Objective> objective;
-    bool robust = false;
-  };
-  Terms terms() const { return {std::nullopt, std::nullopt, robust_}; }
-
-  /// The best plan of the request; none when nothing fits or it contradicts itself.
-  std::optional<Found> best(const Request& changed) const { return best(changed, terms()); }
-  std::optional<Found> best(const Request& changed, const Terms& terms) const {
-    try {
-      Search search = search_of(changed, terms);
-      std::vector<Found> found = search.best(1);
-      if (!found.empty()) return std::move(found.front());
-    } catch (const Error&) {  // such a change makes no sense here
-    }
-    return std::nullopt;
-  }
-
-  /// Keeps a way when it leads somewhere.
-  void keep(std::string what, std::string flags, const Request& changed,
-            std::optional<Found> found) {
-    if (found) add(std::move(what), std::move(flags), changed, std::move(*found));
-  }
-  void add(std::string what, std::string flags, const Request& changed, Found found) {
-    Way way;
-    way.what = std::move(what);
-    way.flags = std::move(flags);
-    way.request = changed;
-    way.robust = robust_;
-    const Plan& plan = found.plan();
-    way.gpu_s_per_token =
-        found.prediction.time.iteration_s * static_cast<double>(plan.gpus) / tokens_per_step(plan);
-    way.plan = std::move(found);
-    ways_.push_back(std::move(way));
-  }
-  Way& last() { return ways_.back(); }
-  bool empty() const { return ways_.empty(); }
-  std::vector<Way> cheapest(std::size_t count) && {
-    std::stable_sort(ways_.begin(), ways_.end(), [](const Way& a, const Way& b) {
-      return a.gpu_s_per_token < b.gpu_s_per_token;
-    });
-    if (ways_.size() > count) ways_.resize(count);
-    for (Way& way : ways_) improve(way);
-    return std::move(ways_);
-  }
-
-  /// The first index below `count` for which `change` makes something fit, where later ones are
-  /// taken to fit, too; tried in growing strides, then narrowed down.
-  struct Step {
-    std::size_t index;
-    Request request;
-    Found found;
-  };
-  std::optional<Step> least(std::size_t count,
-                            const std::function<Request(std::size_t)>& change) const {
-    std::size_t low = 0, high = 0;
-    std::optional<Step> fits;
-    for (std::size_t stride = 1; !fits; stride *= 2) {
-      if (low >= count || stopped()) return std::nullopt;
-      high = std::min(low + stride, count) - 1;
-      fits = try_at(high, change);
-      if (!fits) low = high + 1;
-    }
-    while (low < fits->index && !stopped()) {
-      const std::size_t middle = (low + fits->index) / 2;
-      if (std::optional<Step> closer = try_at(middle, change)) {
-        fits = std::move(closer);
-      } else {
-        low = middle + 1;
-      }
-    }
-    return fits;
-  }
-
- private:
-  Search search_of(const Request& request, const Terms& terms) const {
-    SearchOptions options = options_;
-    options.criteria.objective = terms.objective.value_or(options.criteria.objective);
-    std::vector<FrameworkPlans> plans = plans_of(request, model_, frameworks_, terms.robust);
-    for (FrameworkPlans& own : plans) own.headroom = terms.headroom.value_or(own.headroom);
-    return {model_, std::move(plans), options};
-  }
-
-  /// The plan of a way is what a search of its request answers.
-  void improve(Way& way) const {
-    if (stopped()) return;
-    Search search = search_of(way.request, {way.headroom, std::nullopt, way.robust});
-    climb(way.plan, [&](const Found& found) {
-      return steps_of(search, model_, way.request, options_, found);
-    });
-  }
-
-  std::optional<Step> try_at(std::size_t index,
-                             const std::function<Request(std::size_t)>& change) const {
-    Request changed = change(index);
-    std::optional<Found> found = best(changed);
-    if (!found) return std::nullopt;
-    return Step{index, std::move(changed), std::move(*found)};
-  }
-
-  const Model& model_;
-  const std::vector<Framework>& frameworks_;
-  const Request& request_;
-  SearchOptions options_;
-  bool robust_;
-  std::vector<Way> ways_;
-};
 
 template <typename Now>
 void free_size(Changes& changes, const char* flag,
@@ -318,8 +191,7 @@ void add_gpus(Changes& changes) {
     return changed;
   });
   if (!step) return;
-  changes.add(plural(step->request.gpus - request.gpus, "more GPU", "more GPUs") +
-                  fmt::format(" ({})", step->request.gpus),
+  changes.add(fmt::format("{} GPUs instead of {}", step->request.gpus, request.gpus),
               fmt::format("--gpus {}", step->request.gpus), step->request, step->found);
 }
 
@@ -365,24 +237,37 @@ void change_arithmetic(Changes& changes) {
   }
 }
 
-/// Moments of 8 bits, which frameworks have that divide more than data.
-void narrow_moments(Changes& changes, const Search& search) {
+/// The states of the optimizer in 8 bits, or in the host's memory; those of adapters are small.
+void lighten_optimizer(Changes& changes) {
   const Request& request = changes.request();
-  if (!search.frameworks().front().space.always_shares_batch || request.parallel.optimizer ||
-      !request.allowed_optimizers.empty()) {
-    return;
+  if (request.parallel.lora) return;
+  const auto keep = [&](std::string what, std::string flags, Request changed) {
+    std::optional<Found> found = changes.best(changed);
+    if (!found && !changed.loss_chunks) {
+      changed.loss_chunks = kLossChunks;
+      found = changes.best(changed);
+      what += ", the loss in pieces";
+      flags += fmt::format(" --loss-chunks {}", kLossChunks);
+    }
+    changes.keep(std::move(what), std::move(flags), changed, std::move(found));
+  };
+  if (!request.parallel.optimizer && request.allowed_optimizers.empty()) {
+    Request changed = request;
+    changed.parallel.optimizer = Optimizer::kAdamw8bit;
+    keep("8-bit AdamW (changes the arithmetic)", "--optimizer adamw-8bit", changed);
   }
-  Request changed = request;
-  changed.parallel.optimizer = Optimizer::kAdamw8bit;
-  changes.keep("8-bit AdamW (changes the arithmetic)", "--optimizer adamw-8bit", changed,
-               changes.best(changed));
+  if (request.offload == Offload::kNone) {
+    Request changed = request;
+    changed.offload = Offload::kOptimizer;
+    keep("the optimizer in the host's memory", "--offload optimizer", changed);
+  }
 }
 
 /// The most head-room that can be kept, where what was asked for cannot.
 void lower_headroom(Changes& changes) {
   const double asked = changes.criteria().headroom;
   if (asked <= 0) return;
-  Changes::Terms terms = changes.terms();
+  AskedTerms terms = changes.terms();
   terms.headroom = 0;
   if (!changes.best(changes.request(), terms)) return;
   terms.objective = Objective::kHeadroom;
@@ -401,7 +286,7 @@ void lower_headroom(Changes& changes) {
 
 void trust_the_prediction(Changes& changes) {
   if (!changes.robust()) return;
-  Changes::Terms terms = changes.terms();
+  AskedTerms terms = changes.terms();
   terms.robust = false;
   if (const std::optional<Found> found = changes.best(changes.request(), terms)) {
     changes.add("no margin for errors of the prediction", "no --robust", changes.request(), *found);
@@ -432,7 +317,48 @@ bool holds_knobs(const Request& request) {
          request.parallel.ep || request.parallel.etp || request.parallel.virtual_stages;
 }
 
+/// What each change leads to; where none is enough, with every knob let go.
+std::vector<Way> ways_by(const Asking& asking, const Model& model, const Request& request,
+                         std::size_t count) {
+  Changes changes(asking, request);
+  free_sizes(changes);
+  free_layers(changes, model);
+  free_micro_batch(changes);
+  free_others(changes);
+  lower_headroom(changes);
+  trust_the_prediction(changes);
+  const auto change_the_job = [](Changes& of) {
+    shorten_sequence(of);
+    add_gpus(of);
+    change_arithmetic(of);
+    lighten_optimizer(of);
+  };
+  change_the_job(changes);
+  if (!changes.empty() || changes.stopped() || !holds_knobs(request))
+    return std::move(changes).cheapest(count);
+
+  const std::string freed = "every knob left to the search";
+  const Request free = all_free(request);
+  Changes together(asking, free);
+  together.keep(freed, "none of the knobs", free, together.best(free));
+  if (together.empty()) change_the_job(together);
+  std::vector<Way> ways = std::move(together).cheapest(count);
+  for (Way& way : ways) {
+    if (way.what == freed) continue;
+    way.what = freed + ", and " + way.what;
+    way.flags = "none of the knobs but " + way.flags;
+  }
+  return ways;
+}
+
 }  // namespace
+
+void set_plan(Way& way, Found found) {
+  const Plan& plan = found.plan();
+  way.gpu_s_per_token =
+      found.prediction.time.iteration_s * static_cast<double>(plan.gpus) / tokens_per_step(plan);
+  way.plan = std::move(found);
+}
 
 Advice advise(Search& search, const Model& model, const std::vector<Framework>& frameworks,
               const Request& request, const SearchOptions& options, bool robust,
@@ -440,40 +366,37 @@ Advice advise(Search& search, const Model& model, const std::vector<Framework>& 
   Advice advice;
   if (const std::optional<Overshoot> nearest = search.nearest())
     advice.closest = search.judge({nearest->plan}, nearest->framework).front();
-  Changes changes(model, frameworks, request, options, robust);
-  free_sizes(changes);
-  free_layers(changes, model);
-  free_micro_batch(changes);
-  free_others(changes);
-  lower_headroom(changes);
-  trust_the_prediction(changes);
-  shorten_sequence(changes);
-  add_gpus(changes);
-  change_arithmetic(changes);
-  narrow_moments(changes, search);
-  if (!changes.empty() || changes.stopped() || !holds_knobs(request)) {
-    advice.ways = std::move(changes).cheapest(count);
-    return advice;
-  }
-
-  // No single change is enough: let go of every knob, and if need be change the job as well.
-  const std::string freed = "every knob left to the search";
-  const Request free = all_free(request);
-  Changes together(model, frameworks, free, options, robust);
-  together.keep(freed, "none of the knobs", free, together.best(free));
-  if (together.empty()) {
-    shorten_sequence(together);
-    add_gpus(together);
-    change_arithmetic(together);
-    narrow_moments(together, search);
-  }
-  advice.ways = std::move(together).cheapest(count);
-  for (Way& way : advice.ways) {
-    if (way.what == freed) continue;
-    way.what = freed + ", and " + way.what;
-    way.flags = "none of the knobs but " + way.flags;
-  }
+  SearchOptions quiet = options;
+  quiet.progress = nullptr;
+  const auto search_of = [&](const Request& changed, const AskedTerms& terms) {
+    SearchOptions own = quiet;
+    own.criteria.objective = terms.objective.value_or(own.criteria.objective);
+    std::vector<FrameworkPlans> plans = plans_of(changed, model, frameworks, terms.robust);
+    for (FrameworkPlans& one : plans) one.headroom = terms.headroom.value_or(one.headroom);
+    return Search(model, std::move(plans), own);
+  };
+  Asking asking{frameworks.front().profile, options.criteria, robust, options.stop, {}, {}};
+  asking.best = [&](const Request& changed, const AskedTerms& terms) -> std::optional<Found> {
+    Search of_change = search_of(changed, terms);
+    std::vector<Found> found = of_change.best(1);
+    if (found.empty()) return std::nullopt;
+    return std::move(found.front());
+  };
+  asking.improve = [&](Way& way) {
+    Search of_way = search_of(way.request, {way.headroom, std::nullopt, way.robust});
+    climb(way.plan,
+          [&](const Found& found) { return steps_of(of_way, model, way.request, quiet, found); });
+  };
+  advice.ways = ways_by(asking, model, request, count);
   return advice;
+}
+
+std::vector<Way> ways_out(const Model& model, const profiles::Profile& profile,
+                          const Request& request, const Answering& answering,
+                          const std::atomic<bool>* stop, std::size_t count) {
+  Asking asking{&profile, {}, false, stop, {}, {}};
+  asking.best = [&](const Request& changed, const AskedTerms&) { return answering(changed); };
+  return ways_by(asking, model, request, count);
 }
 
 }  // namespace shardwright::tuner

@@ -8,8 +8,10 @@
 // that a token takes afterwards.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,14 +33,29 @@ struct Way {
   double gpu_s_per_token = 0;
 };
 
+/// The plan, and what a token takes with it.
+void set_plan(Way& way, Found found);
+
 struct Advice {
   std::optional<Judgement> closest;  // of the space as asked for
   std::vector<Way> ways;             // cheapest first
 };
 
+inline constexpr std::size_t kWays = 5;
+
 /// `search` found nothing that fits in the plans of `request`. At most `count` ways.
 Advice advise(Search& search, const Model& model, const std::vector<Framework>& frameworks,
               const Request& request, const SearchOptions& options, bool robust,
-              std::size_t count = 3);
+              std::size_t count = kWays);
+
+/// What a request is answered with: the best plan that fits, none where nothing does. May throw
+/// Error for a request that makes no sense.
+using Answering = std::function<std::optional<Found>(const Request&)>;
+
+/// The ways of `advise` where no one search answers, such as among plans that frameworks can be
+/// told. `profile` is that of a framework on the cluster.
+std::vector<Way> ways_out(const Model& model, const profiles::Profile& profile,
+                          const Request& request, const Answering& answering,
+                          const std::atomic<bool>* stop, std::size_t count = kWays);
 
 }  // namespace shardwright::tuner

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ways out for who keeps his GPUs and his sequences: optimizer states in 8 bits or in the host's
-// memory, then adapters of low rank (LoRA), over quantized weights (QLoRA) where these are needed.
-//
-// The first group trains every weight, the second does not, so it is tried only where the first
-// leads nowhere. Each way is a search of its own (advice.h tells them).
+// Ways out for who keeps his GPUs and his sequences and need not train every weight: adapters of
+// low rank (LoRA), over quantized weights (QLoRA). Each way is what the changed request is answered
+// with; advice.h tells the others.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "tuner/advice/advice.h"
-#include "tuner/search/best_of_requests.h"
 
 namespace shardwright::tuner {
 
@@ -29,12 +25,7 @@ bool trains_adapters(const Way& way);
 /// `gpus` are a node's at most, then more GPUs; each group by GPU time a token.
 void rank_ways(std::vector<Way>& ways, std::int64_t gpus);
 
-/// What the software can be told of a request; a request that it cannot be told throws Error.
-using Telling = std::function<std::vector<AskedPlans>(const Request&)>;
-
-/// Of a request of which nothing fits, on the software of `scenarios`; by GPU time a token.
-std::vector<Way> lighter_ways(const Model& model, const std::vector<Scenario>& scenarios,
-                              const Request& request, const SearchOptions& options,
-                              const Telling& telling);
+/// Of a request of which nothing fits.
+std::vector<Way> adapter_ways(const Request& request, const Answering& answering);
 
 }  // namespace shardwright::tuner

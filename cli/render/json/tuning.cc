@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/prediction.h"
+#include "cli/render/words/plan.h"
 #include "cli/render/words/runs_here.h"
 #include "sim/core/plan_json.h"
 #include "tuner/search/dimensions.h"
@@ -158,6 +159,8 @@ Json frameworks_json(const TuningQuestion& question, const tuner::Tuning& tuning
     if (line.best) {
       const sim::Prediction& p = line.best->prediction;
       one["plan"] = plan_to_json(p.plan);
+      one["plan_words"] = plan_words(p.plan);
+      one["set"] = line.overrides;
       one["iteration_time_s"] = p.time.iteration_s;
       one["tokens_per_s"] = p.time.tokens_per_s;
       one["total_bytes"] = p.memory.total_bytes;

@@ -107,8 +107,10 @@ std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& t
   return text + fmt::format(" {}.", fmt::join(others, "; "));
 }
 
-std::string packing_sentence(const TuningQuestion& question) {
-  if (!question.fine_tunes) return "";
+std::string packing_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
+  const bool leads_there = tuning.advice && !tuning.advice->ways.empty() &&
+                           tuner::trains_adapters(tuning.advice->ways.front());
+  if (!question.fine_tunes && !leads_there) return "";
   return fmt::format(
       "Tokens count padding: pack short examples into sequences of {} tokens (packing of TRL, "
       "sample_packing of axolotl), and these rates are those of real tokens.",
@@ -128,12 +130,17 @@ std::string nothing_fits_sentence(const tuner::Tuning& tuning) {
 std::vector<std::string> tuning_sentences(const TuningQuestion& question,
                                           const tuner::Tuning& tuning) {
   std::vector<std::string> sentences;
+  const auto add_packing = [&] {
+    if (std::string packing = packing_sentence(question, tuning); !packing.empty())
+      sentences.push_back(std::move(packing));
+  };
   if (tuning.top.empty()) {
     sentences.push_back(way_out_sentence(question, tuning));
     if (tuning.advice && tuning.advice->closest)
       sentences.push_back(closest_sentence(*tuning.advice));
     if (tuning.advice && tuning.advice->ways.empty())
       sentences.push_back("No change that was tried makes a plan fit.");
+    add_packing();
     return sentences;
   }
   const tuner::Objective objective = question.criteria.objective;
@@ -163,6 +170,7 @@ std::vector<std::string> tuning_sentences(const TuningQuestion& question,
     for (std::size_t c = 0; c < tuning.robustness->cases.size(); ++c)
       sentences.push_back(case_sentence(tuning, c, objective));
   }
+  add_packing();
   return sentences;
 }
 
