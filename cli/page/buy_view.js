@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // "Buy": which GPUs, how many, for how long, for how much. `size` in its own worker; every option it weighed is a
 // point of days and dollars, and any of them can be looked at as a plan.
-import {catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
+import {OF_THE_MACHINE, catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {modelChooser, remainingInputs, row, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {countOf, days, daysOf, grouped, percent, short, usd} from './format.js';
-import {planWords} from './plan_answers.js';
 import {priceOf, setPrice} from './prices.js';
 import {scatter} from './scatter.js';
 import {Progress} from './search.js';
@@ -15,7 +14,7 @@ import {fold, html, table} from './svg.js';
 const SHOWN_IN_BUY = ['model', 'stack', 'tokens', 'deadline', 'budget', 'clusters', 'price', 'cluster', 'gpus'];
 const NOT_IN_BUY = ['json', 'out', 'plan', 'color', 'version'];
 // Knobs of a plan are searched unless the user keeps them in "Plan".
-const HELD_BY_SIZE = ['model', 'stack', 'seq-len', 'set', 'tokens', 'price', 'prices'];
+const HELD_BY_SIZE = [...OF_THE_MACHINE, 'model', 'stack', 'seq-len', 'tokens', 'price', 'prices'];
 const FIRST_CLUSTERS = ['dgx-h100', 'dgx-h200', 'dgx-b200', 'dgx-a100-80g'];
 
 const PAGE = 'size.html';
@@ -163,14 +162,14 @@ export class BuyView {
   }
 
   optionWords(one) {
-    return `${grouped(one.gpus)} GPUs of ${one.cluster}: ${days(one.days)}, ${one.cost_usd ? usd(one.cost_usd) : 'no price'} (${one.plan_words || planWords(one.plan)})`;
+    return `${grouped(one.gpus)} GPUs of ${one.cluster}: ${days(one.days)}, ${one.cost_usd ? usd(one.cost_usd) : 'no price'} (${one.plan_words})`;
   }
 
   optionTable(options, caption) {
     return table(['cluster', 'GPUs', 'days', 'cost', 'interval', 'MFU', 'plan', ''], options.map((one) => [
       `${one.cluster}${one.recommended ? ' (recommended)' : one.shown_only ? ' (nothing measured, never recommended)' : ''}`,
       grouped(one.gpus), days(one.days), one.cost_usd ? usd(one.cost_usd) : 'no price',
-      one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), one.plan_words || planWords(one.plan),
+      one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), one.plan_words,
       html('button', {type: 'button', class: 'small', onclick: () => this.look(one)}, 'see the plan')]), caption);
   }
 

@@ -3,7 +3,7 @@
 import {documentOf} from './engine.js';
 import {countOf} from './format.js';
 import {flagsOfHelp, verbsOfHelp} from './help.js';
-import {files} from './store.js';
+import {files, state} from './store.js';
 
 export const catalogue = {verbs: {}, flags: {}, models: [], clusters: [], stacks: []};
 
@@ -50,7 +50,20 @@ export function wordsFor(verb, flags, wanted = () => true) {
   return words;
 }
 
-const BESIDE_A_PLAN = new Set(['model', 'cluster', 'stack', 'set', 'plan', 'global-batch']);
+// `predict` finds these by itself where a plan needs them; of others the same plan takes another time.
+const USUAL_STACKS = new Set(['torch-compile', 'megatron-core']);
+
+/** What to do about --stack so that `stack` predicts; a search is not held to one that nobody named. */
+function flagsOfStack(stack) {
+  const now = state.flags.get('stack') || '';
+  if (now === stack || now.startsWith('./')) return [];
+  return [['stack', USUAL_STACKS.has(stack) ? '' : stack]];
+}
+
+// Of the machine, whatever its plan: a search takes them as they are.
+export const OF_THE_MACHINE = ['cluster', 'set', 'node-network', 'power-limit-watts'];
+
+const BESIDE_A_PLAN = new Set([...OF_THE_MACHINE, 'model', 'stack', 'plan', 'global-batch']);
 
 /** The flags, by name, that say what the `plan` of a JSON document says, as far as `verb` has them; empty: not said there. */
 export function flagsOfPlan(plan, verb = 'predict') {
@@ -58,7 +71,11 @@ export function flagsOfPlan(plan, verb = 'predict') {
   const pairs = catalogue.flags[verb].filter((flag) => flag.group === group && !BESIDE_A_PLAN.has(flag.name)).map((flag) => [flag.name, '']);
   for (const [key, value] of Object.entries(plan)) {
     const name = key.replaceAll('_', '-');
-    if (!flagOf(verb, name) || value === null || name === 'stack') continue;
+    if (!flagOf(verb, name) || value === null) continue;
+    if (name === 'stack') {
+      pairs.push(...flagsOfStack(value));
+      continue;
+    }
     // Zero GPUs to a group are all of them, which is what nothing says.
     if (name === 'shard-group' && value === 0) continue;
     pairs.push([name, value === true ? 'on' : value === false ? 'off' : String(value)]);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // "Fine-tune": one model on the cards that somebody has. `tune` for every weight, for LoRA and for QLoRA, side by side.
-import {clusterOf, flagsOfPlan, wordsFor} from './catalogue.js';
+import {OF_THE_MACHINE, clusterOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {clusterChooser, modelChooser, slider} from './controls.js';
 import {documentOf} from './engine.js';
 import {gib, grouped, usd} from './format.js';
-import {planWords} from './plan_answers.js';
 import {Progress} from './search.js';
 import {changed, setFlags, state} from './store.js';
 import {html, table} from './svg.js';
 
 const TASKS = {sft: 'every weight', lora: 'LoRA', qlora: 'QLoRA'};
-const TAKEN = ['model', 'cluster', 'gpus', 'seq-len', 'set'];
+const TAKEN = [...OF_THE_MACHINE, 'model', 'gpus', 'seq-len'];
 const COUNTS = [1, 2, 4, 8, 16, 32, 64];
 const LENGTHS = [512, 1024, 2048, 4096, 8192, 16384, 32768];
 const BILLION = 1e9;
@@ -73,7 +72,7 @@ export class FineTuneView {
     const {plan, prediction} = best;
     const {usd_per_gpu_hour: price} = clusterOf(state.flags.get('cluster')) || {};
     const cost = price ? usd((BILLION / prediction.tokens_per_gpu_s / 3600) * price) : 'no price';
-    return [name, planWords(plan), gib(prediction.memory.total_bytes), grouped(prediction.tokens_per_s), cost,
+    return [name, prediction.inputs.plan_words, gib(prediction.memory.total_bytes), grouped(prediction.tokens_per_s), cost,
       html('button', {type: 'button', class: 'small', onclick: () => this.look(plan)}, 'see the plan')];
   }
 

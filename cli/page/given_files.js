@@ -132,8 +132,8 @@ export class GivenFiles {
   }
 
   takePlan(json) {
-    setFlags([['model', json.model], ['cluster', json.cluster], ['stack', json.plan.stack], ['set', (json.set || []).join(';')], ['global-batch', ''],
-      ...flagsOfPlan(json.plan)]);
+    setFlags([['model', json.model], ['cluster', json.cluster], ['set', (json.set || []).join(';')], ['global-batch', ''],
+      ...flagsOfPlan(json.plan), ['stack', json.plan.stack]]);
   }
 
   async calibrate(measured) {

@@ -9,16 +9,6 @@ import {timelineOf, timelineView} from './timeline.js';
 const intervalWords = (prediction) =>
   `${percent(prediction.interval_level)} between ${prediction.iteration_time_interval_s.map((value) => seconds(value)).join(' and ')}`;
 
-/** "yafsdp, 8 × 1, 2 layers norm" or "distributed-optimizer, tp 8, pp 16, 1 × 64", of a plan. */
-export function planWords(plan) {
-  const layout = ['tp', 'pp', 'cp', 'ep'].filter((knob) => plan[knob] > 1).map((knob) => `, ${knob} ${plan[knob]}`).join('');
-  const base = plan.quantize && plan.quantize !== 'none' ? ` over ${plan.quantize}` : '';
-  const adapters = plan.lora > 0 ? `, lora ${plan.lora}${base}` : '';
-  const precision = plan.precision && plan.precision !== 'bf16' ? `, ${plan.precision}` : '';
-  const recomputed = plan.ckpt_layers > 0 ? `, ${plan.ckpt_layers} layers ${plan.recompute}` : '';
-  return `${plan.strategy}${layout}${precision}${adapters}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
-}
-
 export function headline(prediction) {
   const {plan, model, cluster, gpus_per_node: node} = prediction.inputs;
   const part = plan.gpus > 1 && plan.gpus < node ? ` (a part of one node: ${plan.gpus} of its ${node} GPUs, with nothing beside them)` : '';
@@ -54,12 +44,16 @@ export function wholeRun({whole_run: run}) {
   html('p', {class: 'note'}, 'The whole run counts failures, restarts and what published trainings took beyond their steps.'));
 }
 
+// Kinds of messages; beside them model-parallel plans tell the same bytes by group.
+const KINDS = ['all_gather', 'reduce_scatter', 'all_reduce', 'all_to_all', 'point_to_point'];
+const sentBytes = ({communication_bytes: sent}) => KINDS.reduce((sum, kind) => sum + (sent[kind] || 0), 0);
+
 const COMPARED = [
   ['a step', (one) => one.iteration_time_s, seconds], ['tokens a second', (one) => one.tokens_per_s, grouped],
   ['MFU', (one) => one.mfu, (value) => percent(value, 1)],
   ['exposed communication', (one) => one.time_s.exposed_communication, seconds],
   ['memory of a GPU', (one) => one.memory.total_bytes, (value) => gib(value)],
-  ['sent by each GPU', (one) => Object.values(one.communication_bytes).filter(Number.isFinite).reduce((sum, value) => sum + value, 0), bytes]];
+  ['sent by each GPU', sentBytes, bytes]];
 
 function comparison(rows) {
   const [one, other] = rows.map((row) => row.prediction);

@@ -3,7 +3,7 @@
 import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {clusterChooser, flagInput, modelChooser, remainingInputs, row, slider, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
-import {fillDetails, fillPlan, planWords, wholeRun} from './plan_answers.js';
+import {fillDetails, fillPlan, wholeRun} from './plan_answers.js';
 import {priceOf, setPrice} from './prices.js';
 import {changed, setFlag, setFlags, state} from './store.js';
 import {fold, html} from './svg.js';
@@ -104,7 +104,7 @@ export class PlanView {
   }
 
   rows() {
-    const own = {label: this.beside ? `now: ${planWords(this.answer.inputs.plan)}` : 'this plan', prediction: this.answer, trace: this.trace, noTrace: this.noTrace};
+    const own = {label: this.beside ? `now: ${this.answer.inputs.plan_words}` : 'this plan', prediction: this.answer, trace: this.trace, noTrace: this.noTrace};
     return this.beside ? [own, this.beside] : [own];
   }
 
@@ -151,7 +151,7 @@ export class PlanView {
     if (all.length > 1) {
       const [first, second] = all.map((one) => one.inputs.plan.strategy);
       state.beside = new Map(state.flags).set('strategy', second);
-      this.beside = {label: planWords(all[1].inputs.plan), prediction: all[1]};
+      this.beside = {label: all[1].inputs.plan_words, prediction: all[1]};
       setFlag('strategy', first, true);
     }
     this.answer = all[0];
@@ -212,7 +212,7 @@ export class PlanView {
 
   async besideOf(flags) {
     const found = await this.detailsOf(this.wordsOf(flags), 'beside');
-    return found && {...found, label: `kept: ${planWords(found.prediction.inputs.plan)}`};
+    return found && {...found, label: `kept: ${found.prediction.inputs.plan_words}`};
   }
 
   keep() {

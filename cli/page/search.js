@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // "Find the best plan": `tune` in its own worker, with progress and a way to stop, and what it found: the best, the
 // next ones, time against memory, why, and the ways out when nothing fits.
-import {catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
+import {OF_THE_MACHINE, catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {Cancelled, documentOf, sentenceOf} from './engine.js';
 import {gib, grouped, percent, seconds, signedPercent, words} from './format.js';
-import {planWords} from './plan_answers.js';
 import {scatter} from './scatter.js';
 import {setFlag, setFlags, state} from './store.js';
 import {remainingInputs} from './controls.js';
 import {fold, html, table} from './svg.js';
 
 // What a search takes as given; other flags of a plan only where the user keeps them.
-const HELD_BY_TUNE = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'set'];
+const HELD_BY_TUNE = [...OF_THE_MACHINE, 'model', 'stack', 'gpus', 'seq-len'];
 const NOT_OFFERED = ['json', 'out', 'trace', 'plan', 'threads', 'color', 'version'];
 
 /** A line of what a long search does, with a way to stop it. */
@@ -53,6 +52,7 @@ export class Search {
   constructor(engine) {
     this.engine = engine;
     this.progress = new Progress(engine);
+    this.lent = [];
     this.found = html('div', {});
     this.trouble = html('p', {class: 'trouble', role: 'alert', hidden: true});
     this.go = html('button', {type: 'button', class: 'main', id: 'find-best', onclick: () => this.start()}, 'Find the best plan');
@@ -94,21 +94,24 @@ export class Search {
       ...this.frameworks(tuning), html('h3', {}, 'The next best'), this.topTable(tuning.top), ...this.front(tuning));
   }
 
-  adopt(plan) {
-    setFlags(flagsOfPlan(plan));
+  /** `set`: values that the plan was predicted with beside the user's own, until another plan is taken. */
+  adopt(plan, set = []) {
+    const own = (state.flags.get('set') || '').split(';').filter((one) => one && !this.lent.includes(one));
+    this.lent = set;
+    setFlags([['set', [...own, ...set].join(';')], ...flagsOfPlan(plan)]);
   }
 
-  button(plan, label = 'show') {
+  button(plan, set) {
     return html('button', {type: 'button', class: 'small', onclick: () => {
-      this.adopt(plan);
+      this.adopt(plan, set);
       document.getElementById('headline').scrollIntoView();
-    }}, label);
+    }}, 'show');
   }
 
   topTable(top) {
-    const best = top[0].prediction.iteration_time_s / tokensOfStep(top[0].plan);
+    const best = top[0].prediction.tokens_per_s;
     return table(['plan', 'a step', 'to the best', 'memory', 'MFU', ''], top.map(({plan, prediction}) => [
-      planWords(plan), seconds(prediction.iteration_time_s), signedPercent(prediction.iteration_time_s / tokensOfStep(plan) / best - 1),
+      prediction.inputs.plan_words, seconds(prediction.iteration_time_s), signedPercent(best / prediction.tokens_per_s - 1),
       gib(prediction.memory.total_bytes), percent(prediction.mfu, 1), this.button(plan)]), 'The best plans');
   }
 
@@ -117,7 +120,7 @@ export class Search {
     const told = (frameworks || []).filter((one) => one.plan);
     if (!told.length) return [];
     return [html('h3', {}, 'In your framework'), table(['framework', 'its best plan', 'tokens a second', 'to the best', 'memory', ''], told.map((one) => [
-      one.framework, planWords(one.plan), grouped(one.tokens_per_s), signedPercent(one.cost), gib(one.total_bytes), this.button(one.plan)]),
+      one.framework, one.plan_words, grouped(one.tokens_per_s), signedPercent(one.cost), gib(one.total_bytes), this.button(one.plan, one.set)]),
     'The best plan that each framework can be told')];
   }
 
@@ -126,7 +129,7 @@ export class Search {
     const points = tuning.pareto.filter((one) => one.headroom_bytes > 0).map(({plan, prediction}) => ({
       x: prediction.memory.total_bytes / 2 ** 30, y: prediction.tokens_per_s, front: true,
       kind: JSON.stringify(plan) === JSON.stringify(tuning.best.plan) ? 'chosen' : 'meets', name: 'best',
-      title: `${planWords(plan)}: ${grouped(prediction.tokens_per_s)} tokens/s in ${gib(prediction.memory.total_bytes)}`,
+      title: `${prediction.inputs.plan_words}: ${grouped(prediction.tokens_per_s)} tokens/s in ${gib(prediction.memory.total_bytes)}`,
       onpick: () => this.adopt(plan)}));
     if (points.length < 3) return [];
     return [html('h3', {}, 'Speed against memory: nothing is both faster and smaller'), scatter({points, xName: 'GiB of a GPU', yName: 'tokens a second',
@@ -137,7 +140,7 @@ export class Search {
   waysOut(tuning) {
     const ways = tuning.ways && tuning.ways.length ? tuning.ways : tuning.nearest_feasible ? [tuning.nearest_feasible] : [];
     return [html('ul', {}, tuning.why.map((sentence) => html('li', {}, sentence))), html('h3', {}, ways.length ? 'Ways out' : 'No way out was found'),
-      html('ul', {class: 'ways'}, ways.map((way) => html('li', {}, html('b', {}, way.change), ` then ${planWords(way.plan)}: `,
+      html('ul', {class: 'ways'}, ways.map((way) => html('li', {}, html('b', {}, way.change), ` then ${way.prediction.inputs.plan_words}: `,
         `${seconds(way.prediction.iteration_time_s)} a step, ${gib(way.prediction.memory.total_bytes)}. `,
         html('button', {type: 'button', class: 'small', onclick: () => this.take(way)}, 'Take it'))))];
   }
@@ -149,5 +152,3 @@ export class Search {
     this.found.replaceChildren(html('p', {class: 'note'}, `Taken: ${words(way.change)}.`));
   }
 }
-
-const tokensOfStep = (plan) => plan.micro_batch * plan.grad_accum * plan.gpus * plan.seq_len;

@@ -84,6 +84,7 @@ class Inputs(View):
     gpus_per_node: int
     peak_flops: float
     plan: Plan
+    plan_words: str
     set: list[str]
 
 

@@ -5,6 +5,7 @@
 
 #include "cli/render/model_parallel.h"
 #include "cli/render/words/origins.h"
+#include "cli/render/words/plan.h"
 #include "cli/render/words/runs_here.h"
 #include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
@@ -45,6 +46,7 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
             {"gpus_per_node", cluster.gpus_per_node},
             {"peak_flops", cluster.gpu.peak_bf16_flops},
             {"plan", plan_to_json(plan)},
+            {"plan_words", plan_words(plan)},
             {"set", inputs.overrides}};
   if (const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile)) {
     json["attention"] = {{"kernel", name_of(attention->form)}, {"why", attention->why}};
