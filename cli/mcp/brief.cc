@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 namespace {
@@ -18,30 +19,36 @@ using Json = nlohmann::ordered_json;
 
 // Of these the document says the same elsewhere, or nobody asks an assistant for them; the least
 // missed first.
-constexpr std::array<std::string_view, 21> kBesides = {"options",
+constexpr std::array<std::string_view, 28> kBesides = {"options",
                                                        "left_out",
-                                                       "pareto",
                                                        "simulated",
+                                                       "predicted_in_full",
+                                                       "seconds_with_reasons",
+                                                       "pruned",
+                                                       "rejected",
+                                                       "if_off",
                                                        "savings",
-                                                       "inputs",
-                                                       "whole_run_mfu_reached",
+                                                       "pareto",
+                                                       "timeline",
+                                                       "considered",
                                                        "cheapest_in_time",
                                                        "fastest_in_budget",
                                                        "cheapest",
                                                        "fastest",
+                                                       "robustness",
                                                        "in_the_middle",
                                                        "smallest",
                                                        "smallest_safe",
-                                                       "robustness",
-                                                       "assumptions",
-                                                       "timeline",
-                                                       "considered",
-                                                       "if_off",
+                                                       "seconds",
                                                        "other_software",
-                                                       "runs_here"};
+                                                       "whole_run_mfu_reached",
+                                                       "assumptions",
+                                                       "nearest_feasible",
+                                                       "origins",
+                                                       "runs_here",
+                                                       "inputs"};
 // Of every option of `size`.
-constexpr std::array<std::string_view, 12> kOfOptions = {"plan",
-                                                         "price",
+constexpr std::array<std::string_view, 11> kOfOptions = {"price",
                                                          "production",
                                                          "goodput",
                                                          "extrapolated",
@@ -52,15 +59,20 @@ constexpr std::array<std::string_view, 12> kOfOptions = {"plan",
                                                          "gpu",
                                                          "iteration_time_interval_s",
                                                          "memory_total_bytes"};
+// Of options beside the recommended one.
+constexpr std::array<std::string_view, 8> kOfOthers = {
+    "energy",           "data_parallel",       "interval_level", "tokens_per_step",
+    "iteration_time_s", "over_critical_batch", "estimate_only",  "tokens_per_s"};
+// Of predictions beside other answers, the least missed first.
+constexpr std::array<std::string_view, 6> kOfPredictions = {
+    "origins", "runs_here", "stages", "exposed_communication_s", "pipeline", "schema"};
 
 std::size_t length_of(const Json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
 }
 
 double to_five_digits(double value) {
-  if (value == 0 || !std::isfinite(value)) return value;
-  const double unit = std::pow(10, 4 - std::floor(std::log10(std::abs(value))));
-  return std::round(value * unit) / unit;
+  return parse_double(fmt::format("{:.5g}", value)).value_or(value);
 }
 
 /// Without nulls, empty lists and digits beyond the fifth.
@@ -80,33 +92,131 @@ Json plainer(const Json& json) {
   return result;
 }
 
-void drop_from_options(Json& list) {
-  const auto drop = [](Json& option) {
-    if (!option.is_object() || !option.contains("plan_words")) return;
-    for (const std::string_view key : kOfOptions) option.erase(std::string(key));
+/// Every object below `node`, the innermost first.
+template <typename Visit>
+void for_each_object(Json& node, const Visit& visit) {
+  if (!node.is_structured()) return;
+  for (Json& child : node) for_each_object(child, visit);
+  if (node.is_object()) visit(node);
+}
+
+/// A plan that was weighed: what it is in words and what it comes to, instead of all that is
+/// predicted of it.
+void shorten_weighed(Json& weighed) {
+  const Json prediction = weighed.at("prediction");
+  const Json& inputs = prediction.at("inputs");
+  weighed.erase("plan");
+  weighed.erase("prediction");
+  weighed.erase("if_off");
+  weighed["plan_words"] = inputs.at("plan_words");
+  weighed["stack"] = inputs.at("plan").at("stack");
+  for (const char* key : {"iteration_time_s", "tokens_per_s", "mfu"})
+    weighed[key] = prediction.at(key);
+  for (const char* key : {"total_bytes", "verdict"}) weighed[key] = prediction.at("memory").at(key);
+}
+
+/// Plans but for the answer's own are told in words.
+void shorten_plans(Json& document) {
+  Json best = document.value("best", Json());
+  for_each_object(document, [](Json& object) {
+    const bool weighed = object.contains("plan") && object.contains("prediction") &&
+                         object["prediction"].contains("inputs");
+    if (weighed) {
+      shorten_weighed(object);
+    } else if (object.contains("knob") ||
+               (object.contains("plan_words") && !object.contains("parameters"))) {
+      object.erase("plan");
+    }
+  });
+  if (!best.is_object()) return;
+  best.erase("if_off");
+  if (best.contains("prediction")) best["prediction"]["inputs"].erase("plan");
+  document["best"] = std::move(best);
+}
+
+/// The words of `size` begin with its summary.
+void drop_repeated(Json& document) {
+  Json rest = Json::array();
+  for (const Json& sentence : document["words"]) {
+    const Json& told = document["summary"];
+    if (std::find(told.begin(), told.end(), sentence) == told.end()) rest.push_back(sentence);
+  }
+  document["words"] = std::move(rest);
+}
+
+void drop_from_options(Json& document) {
+  const auto erase = [](Json& option, const auto& keys) {
+    for (const std::string_view key : keys) option.erase(std::string(key));
   };
-  if (list.is_array()) {
-    for (Json& option : list) drop(option);
-  } else {
-    drop(list);
+  Json recommended = document.value("recommended", Json());
+  for_each_object(document, [&](Json& option) {
+    if (option.contains("break_even_usd_per_gpu_hour")) option.erase("price");
+    if (!option.contains("gpu_hours") || !option.contains("plan_words")) return;
+    erase(option, kOfOptions);
+    erase(option, kOfOthers);
+  });
+  if (!recommended.is_object()) return;
+  erase(recommended, kOfOptions);
+  document["recommended"] = std::move(recommended);
+}
+
+/// Of the best plan and of those that are compared.
+void drop_from_predictions(Json& document, std::size_t room) {
+  std::vector<Json*> predictions;
+  if (const auto best = document.find("best");
+      best != document.end() && best->is_object() && best->contains("prediction")) {
+    predictions.push_back(&(*best)["prediction"]);
+  }
+  if (const auto compared = document.find("predictions"); compared != document.end()) {
+    for (Json& one : *compared) {
+      if (one.contains("inputs")) one["inputs"] = {{"plan_words", one["inputs"]["plan_words"]}};
+      predictions.push_back(&one);
+    }
+  }
+  for (const std::string_view key : kOfPredictions) {
+    if (length_of(document) < room) return;
+    for (Json* one : predictions) one->erase(std::string(key));
   }
 }
 
-/// The list that takes the most room, of more than `kept` elements; null where there is none.
-Json* longest_list(Json& json, std::size_t kept) {
-  Json* longest = nullptr;
+/// A list of objects or sentences; one of numbers, such as an interval, means something as a whole.
+struct LongList {
+  Json* list = nullptr;
+  std::string name;  // its key
+};
+
+/// The one that takes the most room, of more than `kept` elements.
+LongList longest_list(Json& json, std::size_t kept) {
+  LongList longest;
   std::size_t most = 0;
-  const auto look = [&](auto&& self, Json& node) -> void {
-    if (node.is_array() && node.size() > kept && length_of(node) > most) {
+  const auto look = [&](auto&& self, const std::string& name, Json& node) -> void {
+    if (node.is_array() && node.size() > kept && !node.front().is_number() &&
+        length_of(node) > most) {
       most = length_of(node);
-      longest = &node;
+      longest = {&node, name};
     }
-    if (node.is_structured()) {
-      for (Json& child : node) self(self, child);
+    if (node.is_object()) {
+      for (auto& [key, child] : node.items()) self(self, key, child);
+    } else if (node.is_array()) {
+      for (Json& child : node) self(self, name, child);
     }
   };
-  look(look, json);
+  look(look, "", json);
   return longest;
+}
+
+/// Cuts lists at their ends, the longest first; says of each how many of its elements are left out.
+Json cut_lists(Json& brief, std::size_t room) {
+  Json cut = Json::object();
+  for (const std::size_t kept : {3, 2, 1, 0}) {
+    while (length_of(brief) + length_of(cut) >= room) {
+      const LongList longest = longest_list(brief, kept);
+      if (longest.list == nullptr) break;
+      longest.list->erase(longest.list->size() - 1);
+      cut[longest.name] = cut.value(longest.name, 0) + 1;
+    }
+  }
+  return cut;
 }
 
 }  // namespace
@@ -117,22 +227,15 @@ Json brief_answer(const Json& document, std::size_t most) {
   const std::size_t room = most > kOwn ? most - kOwn : most;
   Json brief = plainer(document);
   std::vector<std::string> left_out;
-  if (length_of(brief) >= room && brief.contains("best_of_each")) {
-    for (auto& [key, value] : brief.items()) drop_from_options(value);
-  }
+  if (brief.contains("summary") && brief.contains("words")) drop_repeated(brief);
+  if (length_of(brief) >= room) shorten_plans(brief);
+  if (length_of(brief) >= room) drop_from_options(brief);
   for (const std::string_view key : kBesides) {
     if (length_of(brief) < room) break;
     if (brief.erase(std::string(key)) > 0) left_out.emplace_back(key);
   }
-  bool shortened = false;
-  for (const std::size_t kept : {3, 2, 1, 0}) {
-    while (length_of(brief) >= room) {
-      Json* list = longest_list(brief, kept);
-      if (list == nullptr) break;
-      list->erase(list->size() - 1);
-      shortened = true;
-    }
-  }
+  if (length_of(brief) >= room) drop_from_predictions(brief, room);
+  const Json cut = cut_lists(brief, room);
   // What is still too long has large members.
   while (length_of(brief) >= room && brief.size() > 1) {
     std::string largest;
@@ -148,7 +251,7 @@ Json brief_answer(const Json& document, std::size_t most) {
     left_out.push_back(std::move(largest));
   }
   brief["shortened"] = {{"left_out", left_out},
-                        {"lists", shortened ? "cut at their ends" : "whole"},
+                        {"cut_from_the_ends_of", cut},
                         {"all_of_it", "call again with full=true"}};
   return brief;
 }

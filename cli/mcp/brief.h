@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // An answer that an assistant can read: the document of a verb below a number of letters.
 //
-// What is told elsewhere in the same document goes first (every option of `size`, beside the best
-// of each cluster), then nulls and digits that nobody reads, then lists are shortened from their
-// ends, longest first. What was left out is named, and `full=true` of the call brings all of it.
+// Only as far as it has to: plans that were weighed are told in words, then what is told elsewhere
+// in the same document goes (every option of `size`, beside the best of each cluster), then lists
+// of objects and sentences are shortened from their ends, longest first; nulls and digits that
+// nobody reads always. What was left out is named, and `full=true` of the call brings all of it.
 #pragma once
 
 #include <cstddef>

@@ -128,6 +128,70 @@ TEST(Mcp, AnswersAreShortUnlessAllIsAskedFor) {
   EXPECT_TRUE(result("5").at("isError"));
 }
 
+// What is short is no less right: intervals have both ends, no framework, no way out and none of
+// the strategies that were to be compared is missing, and the sizes are those of the command line.
+TEST(Mcp, ShortAnswersAreWholeInWhatTheySay) {
+  const std::string size =
+      R"("model":"llama-3-8b","tokens":"1T","deadline":"60d","clusters":"dgx-h100,dgx-b200,p4d","max_gpus":512)";
+  const json by_id = answers(
+      {kHello,
+       call(1, "tune", R"({"model":"llama-3.1-8b","cluster":"dgx-h100","gpus":8,"seq_len":"8k"})"),
+       call(2, "tune", R"({"model":"llama-3.1-8b","cluster":"rtx-4090-pcie8","gpus":1})"),
+       call(
+           3, "predict",
+           R"({"model":"llama-3-8b","cluster":"dgx-h100","strategy":"yafsdp,fsdp2,ddp,zero3,fsdp1"})"),
+       call(
+           4, "explain",
+           R"({"model":"deepseek-v3","cluster":"dgx-h100","gpus":1024,"pp":16,"ep":64,"global_batch":4096,"seq_len":4096})"),
+       call(5, "size", "{" + size + "}")});
+  const auto answer = [&](const char* id) {
+    const json& result = by_id.at(id).at("result");
+    EXPECT_FALSE(result.at("isError")) << result;
+    EXPECT_LT(result.at("content")[0].at("text").get<std::string>().size(), 8000U) << id;
+    return result.at("structuredContent");
+  };
+  const auto check_intervals = [](auto&& self, const json& node) -> void {
+    for (const auto& [key, value] : node.items()) {
+      if (node.is_object() && key.find("interval") != std::string::npos && value.is_array()) {
+        EXPECT_EQ(value.size(), 2U) << key;
+      }
+      if (value.is_structured()) self(self, value);
+    }
+  };
+  for (const char* id : {"1", "2", "3", "4", "5"}) check_intervals(check_intervals, answer(id));
+
+  const json tuned = answer("1");
+  EXPECT_EQ(tuned.at("frameworks").size(), 7U);
+  for (const json& line : tuned.at("frameworks")) EXPECT_TRUE(line.contains("plan_words")) << line;
+  EXPECT_TRUE(tuned.at("best").at("plan").contains("micro_batch"));
+  EXPECT_GE(tuned.at("why").size(), 3U);
+  const json refused = answer("2");
+  EXPECT_EQ(refused.at("ways").size(), 4U);
+  for (const json& way : refused.at("ways")) {
+    EXPECT_TRUE(way.contains("flags") && way.contains("plan_words") && way.contains("verdict"));
+  }
+  EXPECT_EQ(answer("3").at("predictions").size(), 5U);
+  EXPECT_EQ(answer("3")
+                .at("predictions")[3]
+                .at("inputs")
+                .at("plan_words")
+                .get<std::string>()
+                .find("zero3"),
+            0U);
+  EXPECT_TRUE(answer("4").contains("explanation"));
+
+  const ProgramResult direct = run_program(
+      {SHARDWRIGHT_BINARY, "size", "--model", "llama-3-8b", "--tokens", "1T", "--deadline", "60d",
+       "--clusters", "dgx-h100,dgx-b200,p4d", "--max-gpus", "512", "--json"});
+  const json whole = json::parse(direct.out), sized = answer("5");
+  EXPECT_EQ(sized.at("summary"), whole.at("summary"));
+  ASSERT_EQ(sized.at("best_of_each").size(), whole.at("best_of_each").size());
+  for (std::size_t i = 0; i < whole.at("best_of_each").size(); ++i) {
+    for (const char* key : {"cluster", "gpus", "plan_words", "recommended"})
+      EXPECT_EQ(sized.at("best_of_each")[i].at(key), whole.at("best_of_each")[i].at(key));
+  }
+}
+
 TEST(Mcp, BadInputIsASentenceAndTheServerGoesOn) {
   const json by_id = answers(
       {kHello, "{broken", "[1]", R"({"id":1})", std::string(200, '[') + std::string(200, ']'),
