@@ -67,6 +67,10 @@ void SizeFlags::declare(Command& command) {
   command.at("--cluster").description("the only cluster, instead of --clusters");
   command.at("--gpus").description("the only number of GPUs to try");
   command.at("--attention").description("attention kernel (default: flash)");
+  command.at("--seq-len")
+      .description(
+          "tokens of a sequence, as 8192 or 8k (default: as long as the model takes, at most "
+          "8192)");
   command.at("--plan").group("");  // refused in words of its own
   command.add("--tokens", tokens, "tokens to train on, as 2e12 or 2T; required", {1, 1e18})
       .group(kGoal);

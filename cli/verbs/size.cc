@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -63,8 +62,8 @@ class SizeVerb : public Verb {
                                "count: give --preemption-hours."});
     }
     report.sweep = search(report, context);
+    tuner::refine(report.model, report.offers, report.job, report.goal, report.sweep);
     report.choice = tuner::choose(report.sweep.options, report.goal);
-    refine(report);
     report.break_even = tuner::break_even(report.sweep.options, report.choice, report.goal);
     report.best_of_each = tuner::best_of_each(report.sweep.options, report.goal);
     if (const std::optional<std::size_t> focus = focus_of(report.choice)) {
@@ -175,21 +174,6 @@ class SizeVerb : public Verb {
     run.restart_s = flags_.restart_s.value_or(run.restart_s);
     run.checkpoint_s = flags_.checkpoint_s;
     return run;
-  }
-
-  /// Whole nodes around the answer, until none is left between the last that meets the goal and the
-  /// first that does not.
-  void refine(SizingReport& report) const {
-    constexpr int kMostRounds = 12;
-    if (report.job.gpus || report.sweep.stopped) return;
-    std::set<std::pair<std::size_t, std::int64_t>> tried;  // also those that have no plan
-    for (int round = 0; round < kMostRounds; ++round) {
-      auto sizes = tuner::sizes_to_try(report.sweep.options, report.offers, report.goal);
-      std::erase_if(sizes, [&](const auto& size) { return !tried.insert(size).second; });
-      if (sizes.empty()) return;
-      tuner::sweep_between(report.model, report.offers, report.job, sizes, report.sweep);
-      report.choice = tuner::choose(report.sweep.options, report.goal);
-    }
   }
 
   tuner::Sweep search(const SizingReport& report, const Context& context) const {

@@ -15,6 +15,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
+#include "tuner/size/sizing_choice.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -100,17 +101,31 @@ TEST(SizeBatches, SizesBetweenPowersOfTwoTakeNoMoreDays) {
   }
 }
 
-TEST(SizeBatches, NoBatchThatMayBeChosenIsBetterOverRandomRequests) {
-  const std::vector<std::pair<const char*, double>> models{
+int requests_of(int usual) {
+  const char* asked_for = std::getenv("SHARDWRIGHT_REQUESTS");
+  return asked_for != nullptr ? std::stoi(asked_for) : usual;
+}
+
+/// What random requests are made of.
+const std::vector<std::pair<const char*, double>>& models() {
+  static const std::vector<std::pair<const char*, double>> all{
       {"llama-3-8b", 2e12}, {"llama-2-13b", 1e12}, {"llama-3-70b", 15e12}, {"mixtral-8x7b", 5e12}};
-  const std::vector<std::vector<Offer>> offers{{both_ways("dgx-h100")}, {both_ways("dgx-b200")}};
+  return all;
+}
+
+const std::vector<std::vector<Offer>>& clusters() {
+  static const std::vector<std::vector<Offer>> all{{both_ways("dgx-h100")},
+                                                   {both_ways("dgx-b200")}};
+  return all;
+}
+
+TEST(SizeBatches, NoBatchThatMayBeChosenIsBetterOverRandomRequests) {
   std::mt19937 random(7);
   int compared = 0;
-  const char* asked_for = std::getenv("SHARDWRIGHT_REQUESTS");
-  const int requests = asked_for != nullptr ? std::stoi(asked_for) : kRequests;
+  const int requests = requests_of(kRequests);
   for (int i = 0; i < requests; ++i) {
-    const auto& [name, tokens] = models[random() % models.size()];
-    const std::vector<Offer>& offer = offers[random() % offers.size()];
+    const auto& [name, tokens] = models()[random() % models().size()];
+    const std::vector<Offer>& offer = clusters()[random() % clusters().size()];
     const Model model = model_of(name);
     const std::int64_t gpus =
         8 * static_cast<std::int64_t>(1 + random() % (1 << (2 + random() % 9)));
@@ -129,6 +144,65 @@ TEST(SizeBatches, NoBatchThatMayBeChosenIsBetterOverRandomRequests) {
     EXPECT_LT(days, 1.03 * others) << name << " on " << gpus << " of " << offer.front().name
                                    << " with " << *other.fixed.global_batch;
     ++compared;
+  }
+  EXPECT_GT(compared, requests / 3);
+}
+
+// Up to where a GPU is left with one sequence of a step, more of them do not take longer.
+TEST(SizeBatches, MoreGpusTakeNoMoreDaysOverRandomRequests) {
+  std::mt19937 random(11);
+  int compared = 0;
+  const int requests = requests_of(kRequests);
+  for (int i = 0; i < requests; ++i) {
+    const auto& [name, tokens] = models()[random() % models().size()];
+    const std::vector<Offer>& offer = clusters()[random() % clusters().size()];
+    const Model model = model_of(name);
+    const std::int64_t nodes = 1 + static_cast<std::int64_t>(random() % (1U << (2 + random() % 9)));
+    const std::int64_t more = nodes + 1 + static_cast<std::int64_t>(random() % nodes);
+    const SizingJob few = asked(model, tokens, 8 * nodes), many = asked(model, tokens, 8 * more);
+    const double sequences = many.run.published_tokens / static_cast<double>(many.fixed.seq_len);
+    if (static_cast<double>(*many.gpus) > sequences) continue;
+    const double days = days_of(model, offer, few), days_of_more = days_of(model, offer, many);
+    if (days <= 0 || days_of_more <= 0) continue;
+    EXPECT_LT(days_of_more, 1.03 * days) << name << " of " << offer.front().name << ": "
+                                         << 8 * nodes << " and " << 8 * more << " GPUs";
+    ++compared;
+  }
+  EXPECT_GT(compared, requests / 3);
+}
+
+// The sizes that are named are the smallest: a step of the search below them misses the goal.
+TEST(SizeBatches, NothingSmallerMeetsTheGoalOverRandomRequests) {
+  std::mt19937 random(13);
+  int compared = 0;
+  const int requests = requests_of(kRequests / 12);
+  for (int i = 0; i < requests; ++i) {
+    const auto& [name, tokens] = models()[random() % models().size()];
+    const std::vector<Offer>& offer = clusters()[random() % clusters().size()];
+    const Model model = model_of(name);
+    SizingJob job = asked(model, tokens, 0);
+    job.gpus.reset();
+    job.max_gpus = 4096;
+    const Goal goal{.deadline_days = 20.0 + static_cast<double>(random() % 200)};
+    SweepOptions near;
+    near.near_days = goal.deadline_days;
+    Sweep sizes = sweep(model, offer, job, near);
+    refine(model, offer, job, goal, sizes);
+    const Choice choice = choose(sizes.options, goal);
+    if (!choice.safe || !choice.smallest || !choice.smallest_safe) continue;
+    for (const auto& [smallest, does] :
+         {std::pair{*choice.smallest, &meets}, {*choice.smallest_safe, &meets_safely}}) {
+      const std::int64_t gpus = sizes.options[smallest].gpus();
+      EXPECT_TRUE(does(sizes.options[smallest], goal));
+      const std::int64_t nodes = gpus / 8 - std::max<std::int64_t>(1, gpus / 8 / 24);
+      if (nodes < 1) continue;
+      const Sweep smaller = sweep(model, offer, asked(model, tokens, 8 * nodes));
+      if (smaller.options.empty()) continue;
+      EXPECT_FALSE(does(smaller.options.front(), goal))
+          << name << " of " << offer.front().name << " in " << *goal.deadline_days
+          << " days: " << gpus << " GPUs, but " << 8 * nodes << " do";
+      ++compared;
+    }
   }
   EXPECT_GT(compared, requests / 3);
 }

@@ -253,6 +253,30 @@ TEST(SizingChoice, SafeMeansMissingTheDeadlineInOneCaseOfTenAtMost) {
   EXPECT_FALSE(misses_of(option(0, 64, 30, std::nullopt), {.budget_usd = 1e6}).budget.has_value());
 }
 
+// Nobody signs for a budget that every second run exceeds.
+TEST(SizingChoice, ABudgetIsKeptInNineCasesOfTenWhereThatCanBe) {
+  const auto priced = [](std::int64_t gpus, double days, double usd) {
+    Sized result = option(0, gpus, days, usd);
+    result.cost.usd_interval = {usd / 1.5, usd * 1.5};
+    return result;
+  };
+  const std::vector<Sized> options{priced(64, 60, 0.9e6), priced(128, 31, 1.0e6),
+                                   priced(256, 16, 1.3e6)};
+  // 1.3 M are exceeded in one case of ten where 1.3 / 1.5^0.7791 = 0.948 M are the middle.
+  const Choice choice = choose(options, {.budget_usd = 1.3e6});
+  EXPECT_EQ(choice.recommended, 0U);
+  EXPECT_EQ(choice.in_the_middle, 2U);
+  EXPECT_TRUE(choice.safe);
+  EXPECT_EQ(choose(options, {.budget_usd = 1.4e6}).recommended, 1U);
+  const Choice tight = choose(options, {.budget_usd = 1.05e6});
+  EXPECT_EQ(tight.recommended, 1U);
+  EXPECT_FALSE(tight.safe);
+  // Where both cannot be safe, the deadline is.
+  const Choice both = choose(options, {.deadline_days = 30, .budget_usd = 1.4e6});
+  EXPECT_EQ(both.recommended, 2U);
+  EXPECT_FALSE(both.safe);
+}
+
 TEST(SizingChoice, WhenNothingMeetsTheGoalTheEndsAreNamed) {
   const std::vector<Sized> options{option(0, 64, 60, 1.0e6), option(0, 128, 31, 1.2e6)};
   const Choice choice = choose(options, {.deadline_days = 30, .budget_usd = 1.1e6});
@@ -318,6 +342,25 @@ TEST(SizingChoice, BreakEvenIsThePriceAtWhichTheBillIsTheWinners) {
   EXPECT_EQ(even[0].offer, 1U);
   EXPECT_EQ(even[0].option, 2U);  // 28 days may be 42
   EXPECT_NEAR(even[0].usd_per_gpu_hour, 1.5e6 / (16 * 24 * 128), 1e-9);
+}
+
+// With a budget alone the fastest wins, without a goal the least product of days and dollars: there
+// a bill that is the winner's flips nothing.
+TEST(SizingChoice, BreakEvenIsByWhatDecides) {
+  const std::vector<Sized> options{option(0, 256, 15, 1.5e6), option(1, 64, 28, 1.6e6),
+                                   option(1, 256, 12, 4.0e6), option(2, 8, 90, 1e5)};
+  const Goal budget{.budget_usd = 2e6};
+  const std::vector<BreakEven> faster = break_even(options, choose(options, budget), budget);
+  ASSERT_EQ(faster.size(), 1U);  // the third is slower at any price
+  EXPECT_EQ(faster[0].option, 2U);
+  EXPECT_NEAR(faster[0].usd_per_gpu_hour, 2e6 / (12 * 24 * 256), 1e-9);
+  EXPECT_NEAR(*faster[0].distance, 2, 1e-9);
+
+  const std::vector<Sized> two{option(0, 256, 15, 1.5e6), option(1, 64, 28, 1.6e6)};
+  const std::vector<BreakEven> product = break_even(two, choose(two, {}), {});
+  ASSERT_EQ(product.size(), 1U);
+  EXPECT_NEAR(product[0].usd_per_gpu_hour, 1.5e6 * 15 / (28 * 28 * 24 * 64), 1e-9);
+  for (const auto& even : {faster, product}) EXPECT_GT(*even[0].distance, 1);  // it did lose
 }
 
 TEST(Sizing, ExpertsAreDividedAndDataParallelismIsKeptBesideTheAnswer) {

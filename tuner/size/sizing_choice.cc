@@ -78,6 +78,11 @@ std::int64_t whole_node(const Cluster& cluster) {
                        : node;
 }
 
+/// The deadline is met safely, the budget in the middle at least.
+bool meets_deadline_safely(const Sized& option, const Goal& goal) {
+  return meets(option, goal) && meets_safely(option, {goal.deadline_days, {}});
+}
+
 std::optional<std::size_t> recommend(const std::vector<Sized>& options,
                                      const std::vector<std::size_t>& among, const Goal& goal,
                                      bool (*wanted)(const Sized&, const Goal&) = meets) {
@@ -104,8 +109,9 @@ bool meets(const Sized& option, const Goal& goal) {
 }
 
 bool meets_safely(const Sized& option, const Goal& goal) {
-  return meets(option, goal) &&
-         misses_of(option, {goal.deadline_days, {}}).deadline.value_or(0) <= kSafeMiss;
+  const Misses misses = misses_of(option, goal);
+  return meets(option, goal) && misses.deadline.value_or(0) <= kSafeMiss &&
+         misses.budget.value_or(0) <= kSafeMiss;
 }
 
 Misses misses_of(const Sized& option, const Goal& goal) {
@@ -124,7 +130,9 @@ Choice choose(const std::vector<Sized>& options, const Goal& goal) {
   std::vector<std::size_t> among = comparable(options);
   choice.in_the_middle = recommend(options, among, goal);
   choice.recommended = recommend(options, among, goal, meets_safely);
-  choice.safe = goal.deadline_days && choice.recommended;
+  choice.safe = (goal.deadline_days || goal.budget_usd) && choice.recommended;
+  if (!choice.recommended)
+    choice.recommended = recommend(options, among, goal, meets_deadline_safely);
   if (!choice.recommended) choice.recommended = choice.in_the_middle;
   const auto fewest_gpus = [](const Sized& option) { return option.gpus(); };
   const auto fewest = [&](bool (*wanted)(const Sized&, const Goal&)) {
@@ -177,6 +185,7 @@ std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const G
   for (const auto& [offer, among] : offers) {
     const auto in_time = [&](const Sized& option) { return meets_deadline(option, goal); };
     std::optional<std::size_t> best = recommend(options, among, goal, meets_safely);
+    if (!best) best = recommend(options, among, goal, meets_deadline_safely);
     if (!best) best = recommend(options, among, goal);
     if (!best) best = least(options, among, by_cost, in_time);
     if (!best) best = least(options, among, by_days, anything);
@@ -228,16 +237,28 @@ Bracket bracket_of(const std::vector<Sized>& options, std::size_t offer, bool la
   return bracket;
 }
 
-/// Days that are exceeded in one case of ten.
-double safe_days(const Sized& option) {
-  double low = option.cost.days, high = 10 * option.cost.days_interval[1];
+/// What is exceeded in one case of ten.
+double safe_value(double value, const std::array<double, 2>& interval, double level) {
+  double low = value, high = 10 * interval[1];
   for (int i = 0; i < 40; ++i) {
     const double middle = std::sqrt(low * high);
-    const double missed =
-        probability_above(middle, option.cost.days, option.cost.days_interval, option.cost.level);
+    const double missed = probability_above(middle, value, interval, level);
     (missed > kSafeMiss ? low : high) = middle;
   }
   return high;
+}
+
+double days_in_the_middle(const Sized& option) {
+  return option.cost.days;
+}
+
+double safe_days(const Sized& option) {
+  return safe_value(option.cost.days, option.cost.days_interval, option.cost.level);
+}
+
+double safe_usd(const Sized& option) {
+  if (!option.cost.usd || !option.cost.usd_interval) return usd(option);
+  return safe_value(*option.cost.usd, *option.cost.usd_interval, option.cost.level);
 }
 
 /// Whole nodes strictly between the two, nearest to `gpus`; none where nothing lies between.
@@ -261,7 +282,7 @@ std::optional<std::int64_t> whole_nodes_between(const Bracket& bracket, double g
 std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector<Sized>& options,
                                                                const std::vector<Offer>& offers,
                                                                const Goal& goal) {
-  constexpr std::size_t kOffers = 3;
+  constexpr std::size_t kOffers = 4;  // the answer and those whose prices flip it
   std::set<std::pair<std::size_t, std::int64_t>> sizes;
   std::vector<std::size_t> best = best_of_each(options, goal);
   if (best.size() > kOffers) best.resize(kOffers);
@@ -274,52 +295,81 @@ std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector
         sizes.emplace(offer, *size);
     };
     if (goal.deadline_days) {
-      const auto in_time = [&](double (*days)(const Sized&)) {
+      for (double (*days)(const Sized&) : {days_in_the_middle, safe_days}) {
         const Bracket bracket = bracket_of(options, offer, false, [&](const Sized& option) {
           return days(option) <= *goal.deadline_days;
         });
-        if (bracket.outside == nullptr) return;
+        if (bracket.outside == nullptr) continue;
         const auto gpus = static_cast<double>(bracket.outside->gpus());
         add(bracket, gpus * days(*bracket.outside) / *goal.deadline_days);
-      };
-      in_time([](const Sized& option) { return option.cost.days; });
-      in_time(safe_days);
+      }
     } else if (goal.budget_usd) {
-      const Bracket bracket = bracket_of(
-          options, offer, true, [&](const Sized& option) { return meets_budget(option, goal); });
-      if (bracket.inside == nullptr || bracket.outside == nullptr || !bracket.outside->cost.usd)
-        continue;
-      const auto least = static_cast<double>(bracket.inside->gpus());
-      const auto more = static_cast<double>(bracket.outside->gpus()) - least;
-      add(bracket, least + more * (*goal.budget_usd - usd(*bracket.inside)) /
-                               (usd(*bracket.outside) - usd(*bracket.inside)));
+      for (double (*dollars)(const Sized&) : {usd, safe_usd}) {
+        const Bracket bracket = bracket_of(options, offer, true, [&](const Sized& option) {
+          return dollars(option) <= *goal.budget_usd;
+        });
+        if (bracket.inside == nullptr || bracket.outside == nullptr || !bracket.outside->cost.usd)
+          continue;
+        const auto least = static_cast<double>(bracket.inside->gpus());
+        const auto more = static_cast<double>(bracket.outside->gpus()) - least;
+        add(bracket, least + more * (*goal.budget_usd - dollars(*bracket.inside)) /
+                                 (dollars(*bracket.outside) - dollars(*bracket.inside)));
+      }
     }
   }
   return {sizes.begin(), sizes.end()};
 }
+
+void refine(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const Goal& goal, Sweep& sweep) {
+  constexpr int kMostRounds = 12;
+  if (job.gpus || sweep.stopped) return;
+  std::set<std::pair<std::size_t, std::int64_t>> tried;  // also those that have no plan
+  for (int round = 0; round < kMostRounds; ++round) {
+    auto sizes = sizes_to_try(sweep.options, offers, goal);
+    std::erase_if(sizes, [&](const auto& size) { return !tried.insert(size).second; });
+    if (sizes.empty()) return;
+    sweep_between(model, offers, job, sizes, sweep);
+  }
+}
+
+namespace {
+
+/// The price of a GPU hour at which the option draws level with the winner: in dollars where a
+/// deadline is all that time has to meet, in days where a budget is all that dollars have to, and
+/// in the product of both without a goal. None where no price does.
+std::optional<double> level_price(const Sized& option, const Sized& winner, const Goal& goal) {
+  if (goal.deadline_days) return *winner.cost.usd / option.cost.gpu_hours;
+  if (!goal.budget_usd)
+    return *winner.cost.usd * winner.cost.days / (option.cost.days * option.cost.gpu_hours);
+  if (option.cost.days >= winner.cost.days) return std::nullopt;
+  return *goal.budget_usd / option.cost.gpu_hours;
+}
+
+}  // namespace
 
 std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choice& choice,
                                   const Goal& goal) {
   std::vector<BreakEven> result;
   if (!choice.recommended || !options[*choice.recommended].cost.usd) return result;
   const Sized& winner = options[*choice.recommended];
-  std::map<std::size_t, std::size_t> least_hours;  // by offer
+  // A budget that the winner keeps safely has to be kept as safely, whatever the price.
+  Goal kept = goal;
+  if (goal.budget_usd && choice.safe) *kept.budget_usd *= *winner.cost.usd / safe_usd(winner);
+  std::map<std::size_t, BreakEven> highest;  // by offer
   for (std::size_t i = 0; i < options.size(); ++i) {
     const Sized& option = options[i];
     if (option.over_critical || option.cut_short) continue;
     if (option.offer == winner.offer || !meets_deadline(option, goal)) continue;
     if (choice.safe && !meets_safely(option, {goal.deadline_days, {}})) continue;
-    const auto [at, first] = least_hours.emplace(option.offer, i);
-    if (!first && option.cost.gpu_hours < options[at->second].cost.gpu_hours) at->second = i;
+    const std::optional<double> price = level_price(option, winner, kept);
+    if (!price) continue;
+    BreakEven& entry = highest[option.offer];
+    if (*price <= entry.usd_per_gpu_hour) continue;
+    entry = {option.offer, i, *price, {}};
+    if (option.cost.usd) entry.distance = *option.cost.usd / option.cost.gpu_hours / *price;
   }
-  for (const auto& [offer, i] : least_hours) {
-    const RunCost& cost = options[i].cost;
-    BreakEven& entry = result.emplace_back();
-    entry.offer = offer;
-    entry.option = i;
-    entry.usd_per_gpu_hour = *winner.cost.usd / cost.gpu_hours;
-    if (cost.usd) entry.distance = *cost.usd / cost.gpu_hours / entry.usd_per_gpu_hour;
-  }
+  for (const auto& [offer, entry] : highest) result.push_back(entry);
   const auto rank = [&](const BreakEven& entry) {
     return std::make_tuple(options[entry.option].shown_only, entry.distance.value_or(kUnknown));
   };

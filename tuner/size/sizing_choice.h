@@ -3,8 +3,9 @@
 // which sizes between those tried are worth a look, and at which price another cluster would have
 // won.
 //
-// Whole runs scatter, so what just meets a deadline in the middle misses it in half of all cases.
-// The safe size comes first, where there is one: it misses the deadline in one case of ten at most.
+// Whole runs scatter, so what just meets a goal in the middle misses it in half of all cases. The
+// safe size comes first, where there is one: it misses deadline and budget in one case of ten at
+// most; then one that is safe for the deadline alone.
 // Both it and the smallest that meets the goal in the middle are found by a search over whole
 // nodes.
 #pragma once
@@ -28,7 +29,7 @@ bool meets_deadline(const Sized& option, const Goal& goal);
 /// Not when there is a budget and the price is unknown.
 bool meets_budget(const Sized& option, const Goal& goal);
 bool meets(const Sized& option, const Goal& goal);
-/// How often a safe option may miss the deadline.
+/// How often a safe option may miss the deadline or the budget.
 inline constexpr double kSafeMiss = 0.1;
 
 /// Probabilities of missing the goal, by the interval of the whole run; none where it is not asked
@@ -38,7 +39,7 @@ struct Misses {
 };
 Misses misses_of(const Sized& option, const Goal& goal);
 
-/// The goal is met, and the deadline missed in one case of ten at most.
+/// The goal is met, and deadline and budget are missed in one case of ten at most, each.
 bool meets_safely(const Sized& option, const Goal& goal);
 
 /// Indices of Sweep::options. Only options that train the same run count: not those whose batch had
@@ -53,7 +54,7 @@ struct Choice {
   std::optional<std::size_t> in_the_middle;
   /// Of the cluster that is recommended the fewest GPUs that meet the goal, and that do so safely.
   std::optional<std::size_t> smallest, smallest_safe;
-  bool safe = false;  // there is a deadline and the recommended option meets it safely
+  bool safe = false;  // there is a goal and the recommended option meets it safely
   std::optional<std::size_t> cheapest, fastest;  // of all
   std::optional<std::size_t> cheapest_in_time;   // of those that meet the deadline
   std::optional<std::size_t> fastest_in_budget;  // of those that meet the budget
@@ -71,16 +72,21 @@ std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const G
 
 /// The next sizes to look at, of the few best offers, as (offer, GPUs): between the smallest that
 /// is known to meet the goal, in the middle or safely, and the largest below it that does not; with
-/// a budget alone, between the largest that it pays and the smallest that it does not. Whole nodes,
-/// in steps of about a hundredth. Empty once nothing lies between.
+/// a budget alone, between the largest that it pays, in the middle or safely, and the smallest that
+/// it does not. Whole nodes, in steps of about a hundredth. Empty once nothing lies between.
 std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector<Sized>& options,
                                                                const std::vector<Offer>& offers,
                                                                const Goal& goal);
 
-/// What a cluster that lost would have to cost to draw level with the recommended option.
+/// Looks at those sizes, as often as there are any.
+void refine(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const Goal& goal, Sweep& sweep);
+
+/// What a cluster that lost would have to cost to draw level with the recommended option, by what
+/// decides: dollars with a deadline, days with a budget alone, their product without a goal.
 struct BreakEven {
   std::size_t offer = 0;
-  std::size_t option = 0;  // its cheapest in GPU hours that meets the goal as the winner does
+  std::size_t option = 0;  // its size that wins at the highest price and meets the goal so
   double usd_per_gpu_hour = 0;
   /// Today's price over that one; none where there is no price today.
   std::optional<double> distance;

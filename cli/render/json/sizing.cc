@@ -107,7 +107,8 @@ Json option_json(const SizingReport& report, const Sized& option) {
           {"meets",
            {{"deadline", met(goal.deadline_days.has_value(), tuner::meets_deadline(option, goal))},
             {"budget", met(goal.budget_usd.has_value(), tuner::meets_budget(option, goal))},
-            {"safely", met(goal.deadline_days.has_value(), tuner::meets_safely(option, goal))}}}};
+            {"safely",
+             met(goal.deadline_days || goal.budget_usd, tuner::meets_safely(option, goal))}}}};
 }
 
 Json option_or_null(const SizingReport& report, const std::optional<std::size_t>& index) {

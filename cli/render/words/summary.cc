@@ -93,7 +93,12 @@ std::string chance_sentence(const SizingReport& report, const Sized& option) {
                           100 * (1 - tuner::kSafeMiss),
                           size_in_brief(report, report.option(*choice.smallest_safe)));
     }
-  } else if (report.goal.deadline_days && !choice.safe) {
+  } else if (choice.safe && !report.goal.deadline_days &&
+             choice.in_the_middle != choice.recommended) {
+    const Sized& fastest = report.option(*choice.in_the_middle);
+    text += fmt::format("; the fastest that meets it in the middle ({}) misses {}",
+                        size_in_brief(report, fastest), misses_words(report, fastest));
+  } else if (!choice.safe) {
     text += fmt::format("; nothing meets the goal with {:.0f} %", 100 * (1 - tuner::kSafeMiss));
   }
   return text + ".";
