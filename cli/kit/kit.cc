@@ -49,6 +49,22 @@ std::string torchtitan_checkpoints() {
          "--checkpoint.interval=\"$CHECKPOINT_STEPS\" --checkpoint.async_mode=async";
 }
 
+/// Trainers of Transformers, which go on from the last checkpoint in their output folder.
+void start_fine_tuning(const Trainer& trainer, KitJob& job) {
+  if (trainer.name == "axolotl") {
+    job.settings_file = "axolotl.yaml";
+    job.launch =
+        "-m axolotl.cli.train axolotl.yaml --output_dir=\"$CHECKPOINT_DIR\" "
+        "--save_steps=\"$CHECKPOINT_STEPS\" --auto_resume_from_checkpoints=True "
+        "--dataset_prepared_path=\"$CHECKPOINT_DIR/prepared\"";
+  } else {
+    job.settings_file = "llama_factory.yaml";
+    job.launch =
+        "-m llamafactory.launcher llama_factory.yaml output_dir=\"$CHECKPOINT_DIR\" "
+        "save_steps=\"$CHECKPOINT_STEPS\"";
+  }
+}
+
 /// As often as failures on this many GPUs advise, in steps.
 void set_checkpoints(const AsRun& as_run, KitJob& job) {
   const profiles::Profile& profile = as_run.inputs.profile;
@@ -75,6 +91,8 @@ std::array<double, 2> reserved_interval(const sim::MemoryPrediction& memory) {
 }  // namespace
 
 std::string usual_trainer(const Plan& plan) {
+  const bool of_megatron = info_of(plan.strategy).software == Software::kMegatron;
+  if (plan.numerics.lora > 0 && !of_megatron) return "axolotl";
   switch (info_of(plan.strategy).software) {
     case Software::kYafsdp:
       return "yafsdp";
@@ -105,6 +123,8 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
   } else if (trainer.name == "torchtitan-0.2") {
     job.settings_file = "train.toml";
     job.launch = "-m torchtitan.train --job.config_file=train.toml" + torchtitan_checkpoints();
+  } else if (trainer.name == "axolotl" || trainer.name == "llama-factory") {
+    start_fine_tuning(trainer, job);
   } else if (trainer.name == "accelerate") {
     job.settings_file = "accelerate.yaml";
     job.launch = "accelerate launch --config_file accelerate.yaml";
@@ -130,7 +150,7 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
     } else {
       throw Error(
           fmt::format("{} settings have no kit yet, expected --format torchtitan, accelerate, "
-                      "yafsdp, deepspeed, megatron-lm or megatron-bridge",
+                      "yafsdp, deepspeed, megatron-lm, megatron-bridge, axolotl or llama-factory",
                       trainer.name));
     }
   }
@@ -205,6 +225,10 @@ std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& tr
       duration(prediction.time.interval_s[1]), gib(prediction.memory.peak_reserved_bytes),
       gib(prediction.memory.usable_bytes), job.settings_file, trainer.title, job.checkpoint_steps,
       quantity(std::round(job.checkpoint_interval_s), "s"));
+  if (trainer.name == "axolotl" || trainer.name == "llama-factory") {
+    text += fmt::format("\nThe data set and the learning rate are yours to add to `{}`.\n",
+                        job.settings_file);
+  }
   if (job.needs_script) {
     text += fmt::format("\n`TRAIN_SCRIPT` names {}.\n",
                         trainer.name == "megatron-lm"

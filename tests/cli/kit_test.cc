@@ -166,6 +166,39 @@ TEST(Kit, ModelParallelPlansStartMegatron) {
   EXPECT_EQ(checked.exit_code, 0) << checked.err;
 }
 
+// One card and adapters: the plan that tune found becomes a job of a trainer that knows it.
+TEST(Kit, AdaptersStartATrainerThatHasThem) {
+  Words job{"--model",       "llama-3.1-8b",
+            "--cluster",     "rtx-4090-pcie8",
+            "--gpus",        "1",
+            "--task",        "qlora",
+            "--strategy",    "single",
+            "--seq-len",     "2048",
+            "--ckpt-layers", "all",
+            "--recompute",   "full",
+            "--micro-batch", "2",
+            "--grad-accum",  "8"};
+  const fs::path usual = testing::temp_folder() / "qlora";
+  const ProgramResult result = kit(usual.string(), job);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(get(usual / "axolotl.yaml"), HasSubstr("load_in_4bit: true"));
+  EXPECT_THAT(get(usual / "README.md"), HasSubstr("data set and the learning rate are yours"));
+  const fs::path other = testing::temp_folder() / "qlora-factory";
+  job.insert(job.end(), {"--format", "llama-factory"});
+  ASSERT_EQ(kit(other.string(), job).exit_code, 0);
+  for (const auto& [folder, starts] :
+       {std::pair{usual, "-m axolotl.cli.train axolotl.yaml --output_dir=\"$CHECKPOINT_DIR\""},
+        {other, "-m llamafactory.launcher llama_factory.yaml output_dir=\"$CHECKPOINT_DIR\""}}) {
+    for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"}) {
+      EXPECT_THAT(get(folder / name), HasSubstr(starts)) << name;
+      EXPECT_THAT(get(folder / name), HasSubstr("$CHECKPOINT_STEPS")) << name;
+    }
+    const ProgramResult checked =
+        run_program({"/bin/bash", "-n", (folder / "job.sbatch").string()});
+    EXPECT_EQ(checked.exit_code, 0) << checked.err;
+  }
+}
+
 // A run of weeks meets failures: it saves where all nodes can read, starts again, and reaches the
 // network cards; and the settings do not contradict each other.
 TEST(Kit, SurvivesANight) {
