@@ -207,7 +207,14 @@ class Changer {
 }  // namespace
 
 std::vector<KnobChange> changes_between(const Plan& from, const Plan& to) {
-  const nlohmann::ordered_json before = plan_to_json(from), after = plan_to_json(to);
+  // A plan that shares data alone leaves unsaid what the other one may say: adapters make it say
+  // all.
+  Plan said = from;
+  const bool adapted = from.numerics.lora > 0;
+  if (!adapted) said.numerics.lora = tuner::kUsualLoraRank;
+  nlohmann::ordered_json before = plan_to_json(said);
+  const nlohmann::ordered_json after = plan_to_json(to);
+  if (!adapted) before.erase("lora");
   const auto text = [](const std::string& knob, const nlohmann::ordered_json& value) {
     if (value.is_null()) {
       const bool of_framework = knob == "loss_chunks" || knob == "allocator";

@@ -215,6 +215,12 @@ TEST(FineTuning, AnOutOfMemoryMessageOfOneCardIsAnsweredWithAdapters) {
   const json& fix = answer.at("held").at("fix");
   ASSERT_FALSE(fix.is_null());
   EXPECT_EQ(fix.at("plan").at("lora"), 16);
+  // What did not change is not told.
+  for (const json& change : fix.at("changes")) {
+    const std::string knob = change.at("knob");
+    EXPECT_THAT((Flags{"tp", "sp", "pp", "cp", "ep", "rank_order", "precision", "optimizer"}),
+                ::testing::Not(::testing::Contains(knob)));
+  }
   EXPECT_EQ(fix.at("verdict"), "fits");
 }
 
