@@ -94,6 +94,13 @@ def an_engineer_finds_the_best_plan(on):
     shown = json.loads(text)
     assert f"{shown['iteration_time_s']:.4g}"[:4] in on.page.text("#headline"), on.page.text("#headline")
     assert on.page.js("return document.querySelectorAll('#search table tbody tr').length") > 3
+    # A framework's plan is predicted on that framework: by the number of its line.
+    for framework in ("accelerate", "fsdp2"):
+        rate = on.page.js("""
+          const line = [...document.querySelectorAll('#search tbody tr')].find((one) => one.cells[0].textContent === arguments[0]);
+          line.querySelector('button').click();
+          return line.cells[2].textContent;""", framework)
+        on.page.wait(f"document.getElementById('headline').textContent.includes('{rate} tokens/s')")
 
 
 @flow
