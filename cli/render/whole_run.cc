@@ -13,11 +13,30 @@
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
 #include "cli/render/words/energy.h"
+#include "tuner/size/size_batches.h"
 
 namespace shardwright::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// What `size` counts for steps of this size, because it chooses them for the GPUs and not for the
+/// tokens.
+double tokens_where_chosen(const WholeRunAnswer& answer) {
+  return tuner::tokens_factor(answer.tokens_per_step, tuner::uncounted_tokens(answer.conditions),
+                              answer.conditions.critical_tokens);
+}
+
+std::string tokens_taken_words(const WholeRunAnswer& answer) {
+  constexpr double kSeen = 1.005;
+  const double factor = answer.cost.tokens_factor, chosen = tokens_where_chosen(answer);
+  const std::string taken =
+      factor > 1 ? fmt::format(": {:.2f} times the tokens, which days and dollars include", factor)
+                 : std::string(", and the tokens are taken as chosen for steps of this size");
+  if (chosen < kSeen * factor) return taken;
+  return taken +
+         fmt::format("; size, which chooses the batch, counts {:.2f} times the tokens", chosen);
+}
 
 }  // namespace
 
@@ -56,13 +75,10 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
                                     answer.price.usd_per_gpu_hour, origin.source,
                                     origin.date.empty() ? "" : ", ", origin.date));
   }
-  sentences.push_back(fmt::format(
-      "A step takes {:.3g} M tokens; the critical batch is about {:.3g} M ({}){}.",
-      answer.tokens_per_step / 1e6, conditions.critical_tokens / 1e6, conditions.critical_words,
-      cost.tokens_factor > 1
-          ? fmt::format(": {:.2f} times the tokens, which days and dollars include",
-                        cost.tokens_factor)
-          : ", and the tokens are taken as chosen for steps of this size"));
+  sentences.push_back(
+      fmt::format("A step takes {:.3g} M tokens; the critical batch is about {:.3g} M ({}){}.",
+                  answer.tokens_per_step / 1e6, conditions.critical_tokens / 1e6,
+                  conditions.critical_words, tokens_taken_words(answer)));
   if (const auto kwh = answer.energy.kwh(answer.gpu, cost.gpu_hours))
     sentences.push_back(energy_words(answer.energy, answer.gpu, *kwh));
   for (const std::string& sentence : sentences) {
@@ -84,6 +100,7 @@ Json whole_run_json(const WholeRunAnswer& answer) {
           {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
           {"production_factor", cost.production.middle},
           {"tokens_factor", cost.tokens_factor},
+          {"tokens_factor_in_size", tokens_where_chosen(answer)},
           {"critical_tokens_per_step", answer.conditions.critical_tokens},
           {"whole_run_mfu", cost.whole_mfu}};
 }

@@ -320,6 +320,34 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
   }
 }
 
+// `predict --tokens` of a plan that `size` found says the same days, or by what factor they differ.
+TEST(Size, PredictSaysOfItsPlansWhatItSays) {
+  for (const char* gpus : {"64", "4096"}) {
+    const json option = sized({"--model", "llama-3-8b", "--tokens", "1e12", "--clusters",
+                               "dgx-h100", "--gpus", gpus, "--strategy", "fsdp2"})
+                            .at("options")[0];
+    Flags arguments{SHARDWRIGHT_BINARY, "predict",  "--model", "llama-3-8b", "--cluster",
+                    "dgx-h100",         "--tokens", "1e12",    "--json"};
+    for (const auto& [knob, value] : option.at("plan").items()) {
+      if (value.is_null() || knob == "ckpt_stride" || (knob == "shard_group" && value == 0))
+        continue;
+      std::string flag = "--" + knob;
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      arguments.push_back(std::move(flag));
+      arguments.push_back(value.is_string()    ? value.get<std::string>()
+                          : value.is_boolean() ? (value.get<bool>() ? "on" : "off")
+                                               : value.dump());
+    }
+    const ProgramResult result = run_program(arguments, {"LC_ALL=C"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json run = json::parse(result.out).at("whole_run");
+    const double days = option.at("days");
+    const double more =
+        run.at("tokens_factor_in_size").get<double>() / run.at("tokens_factor").get<double>();
+    EXPECT_NEAR(run.at("days").get<double>() * more, days, 1e-6 * days) << gpus;
+  }
+}
+
 TEST(Size, SaysWhenItRecommendsAPartOfANode) {
   const Flags flags{"--model", "gpt2", "--tokens",   "1e9",    "--clusters", "dgx-h100",
                     "--gpus",  "7",    "--strategy", "yafsdp", "--seq-len",  "1024"};
