@@ -60,9 +60,9 @@ constexpr std::array<std::string_view, 11> kOfOptions = {"price",
                                                          "iteration_time_interval_s",
                                                          "memory_total_bytes"};
 // Of options beside the recommended one.
-constexpr std::array<std::string_view, 8> kOfOthers = {
+constexpr std::array<std::string_view, 7> kOfOthers = {
     "energy",           "data_parallel",       "interval_level", "tokens_per_step",
-    "iteration_time_s", "over_critical_batch", "estimate_only",  "tokens_per_s"};
+    "iteration_time_s", "over_critical_batch", "tokens_per_s"};
 // Of predictions beside other answers, the least missed first.
 constexpr std::array<std::string_view, 6> kOfPredictions = {
     "origins", "runs_here", "stages", "exposed_communication_s", "pipeline", "schema"};

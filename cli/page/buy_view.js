@@ -167,7 +167,7 @@ export class BuyView {
 
   optionTable(options, caption) {
     return table(['cluster', 'GPUs', 'days', 'cost', 'interval', 'MFU', 'plan', ''], options.map((one) => [
-      `${one.cluster}${one.recommended ? ' (recommended)' : one.shown_only ? ' (nothing measured, never recommended)' : ''}`,
+      `${one.cluster}${one.recommended ? ' (recommended)' : ''}${one.estimate_only ? ' (nothing measured)' : ''}`,
       grouped(one.gpus), days(one.days), one.cost_usd ? usd(one.cost_usd) : 'no price',
       one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), one.plan_words,
       html('button', {type: 'button', class: 'small', onclick: () => this.look(one)}, 'see the plan')]), caption);

@@ -109,9 +109,9 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
     const sim::TimePrediction& time = option.prediction.time;
     const std::string& name = report.offer_of(option).name;
     std::vector<Cell> cells{
-        report.choice.recommended == i ? Cell(name + " *", Style::kBold)
-        : option.shown_only            ? Cell(name + " ?")
-                                       : Cell(name),
+        report.choice.recommended == i                  ? Cell(name + " *", Style::kBold)
+        : tuner::estimate_only(report.offer_of(option)) ? Cell(name + " ?")
+                                                        : Cell(name),
         fmt::format("{}", option.gpus()),
         goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
                   time_cell(option.cost.days, units)),
@@ -232,6 +232,20 @@ std::vector<std::string> rest_sentences(const SizingReport& report, std::size_t 
   return sentences;
 }
 
+/// What marks behind names of clusters mean.
+std::string legend_words(const SizingReport& report) {
+  std::string text = report.choice.recommended ? "* recommended" : "";
+  bool estimates = false, shown_only = false;
+  for (const std::size_t i : report.best_of_each) {
+    estimates |=
+        report.choice.recommended != i && tuner::estimate_only(report.offer_of(report.option(i)));
+    shown_only |= report.option(i).shown_only;
+  }
+  if (!estimates) return text;
+  return text + (text.empty() ? "" : "; ") + "? nothing was measured on its GPUs" +
+         (shown_only ? ": never recommended" : "");
+}
+
 /// The software that is asked about, and that which is model-parallel where both are tried.
 std::string software_words(const SizingReport& report) {
   const tuner::Offer& offer = report.offers.front();
@@ -261,13 +275,7 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
                            report.best_of_each.begin() + static_cast<std::ptrdiff_t>(shown)},
                           Shown::kPrices, out);
     text += sentences_text(rest_sentences(report, shown), out);
-    const bool estimates = std::any_of(report.best_of_each.begin(), report.best_of_each.end(),
-                                       [&](std::size_t i) { return report.option(i).shown_only; });
-    text +=
-        sentences_text({std::string(report.choice.recommended ? "* recommended" : "") +
-                        (report.choice.recommended && estimates ? "; " : "") +
-                        (estimates ? "? nothing was measured on its GPUs: never recommended" : "")},
-                       out);
+    text += sentences_text({legend_words(report)}, out);
   }
   if (report.choice.pareto.size() > 1) {
     text += heading(out, "Front of days and dollars: nothing is both faster and cheaper");

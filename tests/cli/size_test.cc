@@ -220,6 +220,36 @@ TEST(Size, EveryFormHasTheSameAnswer) {
   }
 }
 
+// Whoever names GPUs on which nothing was measured is answered, and told in every form.
+TEST(Size, GpusOnWhichNothingWasMeasuredAreMarked) {
+  Flags flags = small_size({"--deadline", "90d", "--clusters", "dgx-h100,mi300x-8x400"});
+  flags.erase(flags.begin() + 4, flags.begin() + 6);  // --clusters of small_size
+  const std::string page_file = (shardwright::testing::temp_folder() / "marked.html").string();
+  flags.insert(flags.end(), {"--out", page_file});
+  const Flags first = [&] {
+    Flags more = flags;
+    more.insert(more.end(), {"--price", "mi300x-8x400=0.1"});
+    return more;
+  }();
+  EXPECT_THAT(sized(first).at("summary")[0].get<std::string>(),
+              HasSubstr("Nothing was measured on these GPUs"));
+  flags.insert(flags.end(), {"--price", "mi300x-8x400=9"});
+  const json document = sized(flags);
+  EXPECT_EQ(document.at("recommended").at("cluster"), "dgx-h100");
+  EXPECT_THAT(document.at("words").dump(), Not(HasSubstr("Next best elsewhere")));
+  EXPECT_THAT(document.at("summary").dump(), HasSubstr("(now 9.00, nothing measured)"));
+  EXPECT_THAT(size(flags).out, HasSubstr("mi300x-8x400 ?"));
+  EXPECT_THAT(shardwright::testing::get(page_file), HasSubstr("mi300x-8x400 (nothing measured)"));
+}
+
+// "Nothing does" is no word for the one size that was asked about.
+TEST(Size, OneSizeIsNotTakenForAll) {
+  const json document = sized(small_size({"--deadline", "30d", "--gpus", "64"}));
+  const std::string chance = document.at("summary")[3];
+  EXPECT_THAT(chance, HasSubstr("It misses the deadline of 30 days in about"));
+  EXPECT_THAT(chance, Not(HasSubstr("nothing meets")));
+}
+
 TEST(Size, SequencesAreAsLongAsTheModelIsTrainedOn) {
   const Flags flags{"--model",  "llama-3-8b", "--tokens", "1e11",       "--clusters",
                     "dgx-h100", "--gpus",     "8",        "--strategy", "yafsdp"};

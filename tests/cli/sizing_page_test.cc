@@ -71,7 +71,7 @@ TEST(SizingPage, SaysTheAnswerFirstAndThenTheOptions) {
 
 TEST(SizingPage, ShowsTheBestOfEachAsTheDocumentHasThem) {
   Json sizing = document();
-  sizing["best_of_each"][1]["shown_only"] = true;
+  sizing["best_of_each"][1]["estimate_only"] = true;
   const std::string page = sizing_page(sizing, {});
   const std::string best = page.substr(page.find("The best size of each cluster"));
   EXPECT_LT(best.find("<tr class=\"chosen\"><td>dgx-h100"),

@@ -103,7 +103,7 @@ std::string options_table(const Json& options) {
   for (const Json& option : options) {
     if (rows.size() == kMostRows) break;
     std::string name = option.at("cluster").get<std::string>();
-    if (option.value("shown_only", false)) {
+    if (option.value("estimate_only", false)) {
       estimates = true;
       name += " (nothing measured)";
     }
@@ -117,8 +117,7 @@ std::string options_table(const Json& options) {
   std::string body =
       table({"cluster", "GPUs", "takes", "interval", "costs", "MFU", "plan"}, rows, 7, marked);
   if (estimates)
-    body += element("p", "Nothing measured: rates of these GPUs are estimates; never recommended.",
-                    "note");
+    body += element("p", "Nothing measured: rates of these GPUs are estimates.", "note");
   return body;
 }
 

@@ -102,6 +102,13 @@ std::string age_sentence(const SizingReport& report) {
                      fmt::join(old, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
+/// " (now 2.99)"; of GPUs on which nothing was measured that, too.
+std::string now_words(const tuner::Offer& offer) {
+  const std::string now = offer.price.known() ? fmt::format("now {:.2f}", offer.usd_per_gpu_hour)
+                                              : std::string("no price known");
+  return fmt::format(" ({}{})", now, tuner::estimate_only(offer) ? ", nothing measured" : "");
+}
+
 }  // namespace
 
 std::optional<double> break_even_of(const SizingReport& report, std::size_t offer) {
@@ -116,10 +123,8 @@ std::string break_even_sentence(const SizingReport& report) {
   for (const tuner::BreakEven& entry : report.break_even) {  // the nearest first
     const tuner::Offer& offer = report.offers[entry.offer];
     if (offer.shown_only || parts.size() == kBreakEvens) break;
-    parts.push_back(fmt::format("{} below {:.2f} USD{}", offer.name, entry.usd_per_gpu_hour,
-                                offer.price.known()
-                                    ? fmt::format(" (now {:.2f})", offer.usd_per_gpu_hour)
-                                    : " (no price known)"));
+    parts.push_back(
+        fmt::format("{} below {:.2f} USD{}", offer.name, entry.usd_per_gpu_hour, now_words(offer)));
   }
   if (parts.empty()) return "";
   return fmt::format("The answer flips with prices: {} would win.", fmt::join(parts, ", "));

@@ -66,8 +66,8 @@ std::string faster_sentence(const SizingReport& report, const Sized& option) {
 std::string elsewhere_sentence(const SizingReport& report, const Sized& option) {
   for (const std::size_t i : report.best_of_each) {
     const Sized& other = report.option(i);
-    if (other.offer == option.offer || other.shown_only || !tuner::meets(other, report.goal) ||
-        !other.cost.usd)
+    if (other.offer == option.offer || tuner::estimate_only(report.offer_of(other)) ||
+        !tuner::meets(other, report.goal) || !other.cost.usd)
       continue;
     return fmt::format("Next best elsewhere: {}.", brief(report, other));
   }

@@ -33,7 +33,10 @@ std::string take_sentence(const SizingReport& report, const Sized& option) {
   const Plan& plan = option.prediction.plan;
   return fmt::format("Take {} ({}) with {} on {}.", fleet_words(report, option),
                      report.offer_of(option).profile.cluster.gpu.id, plan_words(plan), plan.stack) +
-         part_of_node_sentence(report, option);
+         part_of_node_sentence(report, option) +
+         (tuner::estimate_only(report.offer_of(option))
+              ? " Nothing was measured on these GPUs: what follows are estimates."
+              : "");
 }
 
 std::string time_sentence(const SizingReport& report, const Sized& option) {
@@ -98,7 +101,7 @@ std::string chance_sentence(const SizingReport& report, const Sized& option) {
     const Sized& fastest = report.option(*choice.in_the_middle);
     text += fmt::format("; the fastest that meets it in the middle ({}) misses {}",
                         size_in_brief(report, fastest), misses_words(report, fastest));
-  } else if (!choice.safe) {
+  } else if (!choice.safe && !report.job.gpus) {
     text += fmt::format("; nothing meets the goal with {:.0f} %", 100 * (1 - tuner::kSafeMiss));
   }
   return text + ".";
