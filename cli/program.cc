@@ -27,7 +27,7 @@ namespace shardwright::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Results go to stdout, everything else to stderr. `shardwright VERB --help` explains a "
+    "Results go to stdout, everything else to stderr.\n`shardwright VERB --help` explains a "
     "verb.\n\n"
     "Exit codes:\n"
     "  0  done\n"

@@ -4,23 +4,26 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
 #include "cli/flags/usage.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/text/text.h"
+#include "cli/streams.h"
 
 namespace shardwright::cli {
 namespace {
 
-constexpr int kHelpColumns = 100;
 constexpr int kDescriptionBegins = 34;
 
 /// A name that ends in more choices than a line holds goes on after one of their bars.
-std::string broken_name(std::string name) {
+std::string broken_name(std::string name, int columns) {
+  const auto widest = static_cast<std::size_t>(columns);
   std::string lines = "  ";
-  while (lines.size() - (lines.rfind('\n') + 1) + name.size() > kHelpColumns) {
-    const std::size_t bar = name.rfind('|', kHelpColumns - 7);
+  while (lines.size() - (lines.rfind('\n') + 1) + name.size() > widest) {
+    const std::size_t bar = name.rfind('|', widest - 7);
     if (bar == std::string::npos) break;
     lines += name.substr(0, bar + 1) + "\n      ";
     name.erase(0, bar + 1);
@@ -30,16 +33,16 @@ std::string broken_name(std::string name) {
 
 /// "  --gpus N        how many", with a long name on a line of its own and a long description
 /// wrapped under itself.
-std::string help_entry(const std::string& name, const std::string& description) {
-  std::string text = broken_name(name);
+std::string help_entry(const std::string& name, const std::string& description, int columns) {
+  std::string text = broken_name(name, columns);
   int column = display_width(text.substr(text.rfind('\n') + 1));
-  for (const std::string& line : wrap(description, kHelpColumns - kDescriptionBegins)) {
+  for (const std::string& line : wrap(description, columns - kDescriptionBegins)) {
     if (column >= kDescriptionBegins) {
       text += '\n';
       column = 0;
     }
     text += fmt::format("{:{}}{}", "", kDescriptionBegins - column, line);
-    column = kHelpColumns;
+    column = columns;
   }
   return text + "\n";
 }
@@ -55,12 +58,17 @@ class HelpFormatter : public CLI::Formatter {
     std::string name = make_option_name(option, is_positional);
     const std::size_t comma = name.find(',');
     if (comma != std::string::npos) name.insert(comma + 1, " ");
-    return help_entry(name + make_option_opts(option), make_option_desc(option));
+    return help_entry(name + make_option_opts(option), make_option_desc(option), columns_);
   }
 
   std::string make_subcommand(const CLI::App* verb) const override {
-    return help_entry(verb->get_name(), verb->get_description());
+    return help_entry(verb->get_name(), verb->get_description(), columns_);
   }
+
+ private:
+  // Beside the names of flags a description needs room.
+  int columns_ =
+      std::max(2 * kDescriptionBegins, describe_terminal(results(), ColorMode::kNever).columns);
 };
 
 Option parsed(CLI::App& app, const std::string& name,
