@@ -11,6 +11,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/scatter.h"
 #include "sim/core/base/error.h"
+#include "tests/cli/size_fixture.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/run_program.h"
@@ -20,36 +21,16 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using of_size::Flags;
+using of_size::size;
+using of_size::sized;
+using of_size::small_size;
 using shardwright::testing::ProgramResult;
 using shardwright::testing::run_program;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-using Flags = std::vector<std::string>;
-
-ProgramResult size(const Flags& flags) {
-  Flags arguments{SHARDWRIGHT_BINARY, "size"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
-}
-
-/// Two clusters and one strategy, so that it takes a fraction of a second.
-Flags small_size(const Flags& more = {}) {
-  Flags flags{"--model",     "llama-3-8b", "--tokens",      "1e12", "--clusters", "dgx-h100,p4d",
-              "--max-gpus",  "512",        "--seq-len",     "4096", "--strategy", "yafsdp",
-              "--recompute", "full",       "--micro-batch", "1"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
-json sized(const Flags& flags, int exit_code = 0) {
-  Flags with_json = flags;
-  with_json.emplace_back("--json");
-  const ProgramResult result = size(with_json);
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  return json::parse(result.out);
-}
 
 void expect_size_error(const Flags& flags, int exit_code, const char* part) {
   shardwright::testing::expect_error(size(flags), exit_code, part);
@@ -148,108 +129,6 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
   }
 }
 
-/// Rows of the terminal's table of the best sizes: cluster and GPUs.
-std::vector<std::string> rows_of_best(const std::string& text) {
-  std::vector<std::string> rows;
-  std::istringstream lines(text.substr(text.find("The best size of each cluster")));
-  std::string line;
-  for (int i = 0; i < 3; ++i) std::getline(lines, line);  // heading, columns, rule
-  while (std::getline(lines, line)) {
-    std::istringstream words(line);
-    std::string cluster, mark, gpus;
-    words >> cluster >> mark;
-    gpus = mark;
-    if (mark == "*" || mark == "?") words >> gpus;
-    if (gpus.empty() ||
-        !std::all_of(gpus.begin(), gpus.end(), [](char c) { return c >= '0' && c <= '9'; }))
-      break;
-    std::string& row = rows.emplace_back(cluster);
-    row.append(" ").append(gpus);
-    if (mark == "*") row.append(" *");
-  }
-  return rows;
-}
-
-// Whoever decides reads the terminal, the page or what an assistant made of the document: none may
-// have another answer than the others.
-TEST(Size, EveryFormHasTheSameAnswer) {
-  Flags flags = small_size({"--deadline", "30d", "--clusters", "dgx-h100,p4d,dgx-b200"});
-  flags.erase(flags.begin() + 4, flags.begin() + 6);  // --clusters of small_size
-  const std::string page_file = (shardwright::testing::temp_folder() / "size.html").string();
-  flags.insert(flags.end(), {"--out", page_file});
-  const json document = sized(flags);
-  const std::string text = size(flags).out;
-  const std::string page = shardwright::testing::get(page_file);
-  std::vector<std::string> rows;
-  std::size_t at = page.find("The best size of each cluster");
-  ASSERT_NE(at, std::string::npos);
-  for (const json& option : document.at("best_of_each")) {
-    rows.push_back(fmt::format("{} {}{}", option.at("cluster").get<std::string>(),
-                               option.at("gpus").get<int>(),
-                               option.at("recommended").get<bool>() ? " *" : ""));
-    // In the same order on the page, with the whole plan; the recommended row is marked.
-    const std::string row = fmt::format(
-        "{}<td>{}</td>", option.at("recommended").get<bool>() ? "<tr class=\"chosen\">" : "<tr>",
-        option.at("cluster").get<std::string>());
-    at = page.find(row, at);
-    ASSERT_NE(at, std::string::npos) << row;
-    const std::string rest = page.substr(at, page.find("</tr>", at) - at);
-    EXPECT_THAT(rest, HasSubstr(thousands(option.at("gpus").get<double>())));
-    EXPECT_THAT(rest, HasSubstr(option.at("plan_words").get<std::string>()));
-  }
-  EXPECT_THAT(rows_of_best(text), ::testing::ElementsAreArray(rows));
-  EXPECT_EQ(
-      std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.ends_with("*"); }),
-      1);
-  const auto squeezed = [](std::string words) {
-    std::replace(words.begin(), words.end(), '\n', ' ');
-    return words;
-  };
-  EXPECT_LE(document.at("summary").size(), 5U);
-  for (const json& sentence : document.at("summary"))
-    EXPECT_THAT(squeezed(text), HasSubstr(sentence.get<std::string>()));
-  EXPECT_THAT(page, HasSubstr(document.at("summary")[0].get<std::string>()));
-  // Whoever signs has no command line.
-  const std::string body = page.substr(0, page.find("Where this comes from"));
-  EXPECT_THAT(body.substr(body.find("<h1>")), Not(HasSubstr("--")));
-  // Break-evens stand by their distance to today's prices.
-  double distance = 0;
-  for (const json& even : document.at("break_even")) {
-    EXPECT_GE(even.at("distance").get<double>(), distance);
-    distance = even.at("distance");
-  }
-}
-
-// Whoever names GPUs on which nothing was measured is answered, and told in every form.
-TEST(Size, GpusOnWhichNothingWasMeasuredAreMarked) {
-  Flags flags = small_size({"--deadline", "90d", "--clusters", "dgx-h100,mi300x-8x400"});
-  flags.erase(flags.begin() + 4, flags.begin() + 6);  // --clusters of small_size
-  const std::string page_file = (shardwright::testing::temp_folder() / "marked.html").string();
-  flags.insert(flags.end(), {"--out", page_file});
-  const Flags first = [&] {
-    Flags more = flags;
-    more.insert(more.end(), {"--price", "mi300x-8x400=0.1"});
-    return more;
-  }();
-  EXPECT_THAT(sized(first).at("summary")[0].get<std::string>(),
-              HasSubstr("Nothing was measured on these GPUs"));
-  flags.insert(flags.end(), {"--price", "mi300x-8x400=9"});
-  const json document = sized(flags);
-  EXPECT_EQ(document.at("recommended").at("cluster"), "dgx-h100");
-  EXPECT_THAT(document.at("words").dump(), Not(HasSubstr("Next best elsewhere")));
-  EXPECT_THAT(document.at("summary").dump(), HasSubstr("(now 9.00, nothing measured)"));
-  EXPECT_THAT(size(flags).out, HasSubstr("mi300x-8x400 ?"));
-  EXPECT_THAT(shardwright::testing::get(page_file), HasSubstr("mi300x-8x400 (nothing measured)"));
-}
-
-// "Nothing does" is no word for the one size that was asked about.
-TEST(Size, OneSizeIsNotTakenForAll) {
-  const json document = sized(small_size({"--deadline", "30d", "--gpus", "64"}));
-  const std::string chance = document.at("summary")[3];
-  EXPECT_THAT(chance, HasSubstr("It misses the deadline of 30 days in about"));
-  EXPECT_THAT(chance, Not(HasSubstr("nothing meets")));
-}
-
 TEST(Size, SequencesAreAsLongAsTheModelIsTrainedOn) {
   const Flags flags{"--model",  "llama-3-8b", "--tokens", "1e11",       "--clusters",
                     "dgx-h100", "--gpus",     "8",        "--strategy", "yafsdp"};
@@ -300,82 +179,6 @@ TEST(Size, ACapOfPowerCostsDaysAndSavesEnergy) {
             0.97 * full.at("energy").at("kwh").get<double>());
   EXPECT_EQ(capped.at("energy").at("watts"), 500);
   EXPECT_EQ(option({"--power-limit-watts", "5000"}).at("days"), full.at("days"));
-}
-
-// Published trainings of the very model stand beside the answer.
-TEST(Size, PublishedTrainingsOfTheModelAreTold) {
-  const json document = sized(
-      {"--model", "llama-3-8b", "--tokens", "15e12", "--clusters", "dgx-h100", "--gpus", "512"});
-  ASSERT_GE(document.at("published").size(), 1U);
-  EXPECT_THAT(document.at("words").dump(), HasSubstr("llama-3-8b: 15T tokens, 1.3 M GPU hours"));
-  const double published = 1.3e6, hours = document.at("options")[0].at("gpu_hours");
-  const double days = document.at("options")[0].at("days");
-  const json& interval = document.at("options")[0].at("days_interval");
-  EXPECT_GT(hours * interval[1].get<double>() / days, published);
-  EXPECT_LT(hours * interval[0].get<double>() / days, published);
-  EXPECT_LT(interval[1].get<double>() / interval[0].get<double>(), 2.7);
-}
-
-// What teams published of their trainings, asked with their precision and batch but for the best
-// layout, lies in intervals that tell a buyer something: DeepSeek-V3 (pre-training), Llama 3.1
-// 405B, Llama 3 70B and 8B.
-TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
-  struct Training {
-    const char *model, *tokens, *seq_len, *cluster, *gpus;
-    double gpu_hours;
-    Flags more;
-  };
-  const std::vector<Training> trainings{
-      {"deepseek-v3",
-       "14.8T",
-       "4k",
-       "h800-8x400",
-       "2048",
-       2.664e6,
-       {"--precision", "fp8", "--fp8-recipe", "block", "--global-batch", "15360"}},
-      {"llama-3.1-405b", "15.6T", "8k", "dgx-h100", "16384", 30.84e6, {}},
-      {"llama-3-70b", "15T", "8k", "dgx-h100", "8192", 6.4e6, {}},
-      {"llama-3-8b", "15T", "8k", "dgx-h100", "512", 1.3e6, {}}};
-  for (const Training& one : trainings) {
-    Flags flags{"--model",   one.model,    "--tokens",  one.tokens, "--seq-len",
-                one.seq_len, "--clusters", one.cluster, "--gpus",   one.gpus};
-    flags.insert(flags.end(), one.more.begin(), one.more.end());
-    const json option = sized(flags).at("options")[0];
-    const double hours = 24 * option.at("gpus").get<double>();
-    const double low = hours * option.at("days_interval")[0].get<double>();
-    const double high = hours * option.at("days_interval")[1].get<double>();
-    EXPECT_LE(low, one.gpu_hours) << one.model;
-    EXPECT_GE(high, one.gpu_hours) << one.model;
-    EXPECT_LT(high / low, 2.7) << one.model;
-  }
-}
-
-// `predict --tokens` of a plan that `size` found says the same days, or by what factor they differ.
-TEST(Size, PredictSaysOfItsPlansWhatItSays) {
-  for (const char* gpus : {"64", "4096"}) {
-    const json option = sized({"--model", "llama-3-8b", "--tokens", "1e12", "--clusters",
-                               "dgx-h100", "--gpus", gpus, "--strategy", "fsdp2"})
-                            .at("options")[0];
-    Flags arguments{SHARDWRIGHT_BINARY, "predict",  "--model", "llama-3-8b", "--cluster",
-                    "dgx-h100",         "--tokens", "1e12",    "--json"};
-    for (const auto& [knob, value] : option.at("plan").items()) {
-      if (value.is_null() || knob == "ckpt_stride" || (knob == "shard_group" && value == 0))
-        continue;
-      std::string flag = "--" + knob;
-      std::replace(flag.begin(), flag.end(), '_', '-');
-      arguments.push_back(std::move(flag));
-      arguments.push_back(value.is_string()    ? value.get<std::string>()
-                          : value.is_boolean() ? (value.get<bool>() ? "on" : "off")
-                                               : value.dump());
-    }
-    const ProgramResult result = run_program(arguments, {"LC_ALL=C"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const json run = json::parse(result.out).at("whole_run");
-    const double days = option.at("days");
-    const double more =
-        run.at("tokens_factor_in_size").get<double>() / run.at("tokens_factor").get<double>();
-    EXPECT_NEAR(run.at("days").get<double>() * more, days, 1e-6 * days) << gpus;
-  }
 }
 
 TEST(Size, SaysWhenItRecommendsAPartOfANode) {

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -22,6 +21,7 @@
 #include "tuner/advice/scenarios.h"
 #include "tuner/search/search.h"
 #include "tuner/size/size_batches.h"
+#include "tuner/size/size_refusals.h"
 
 namespace shardwright::tuner {
 
@@ -35,7 +35,6 @@ constexpr double kWorth = 1.02;
 constexpr double kTooSlow = 20;        // times the deadline
 constexpr double kNeverTooSlow = 365;  // days
 constexpr double kSlowestDays = 3650;  // without a deadline
-constexpr double kLeastUseful = 0.01;  // share of a run's time, below which it never ends
 
 struct Task {
   std::size_t offer = 0;
@@ -69,38 +68,6 @@ double rough_days(const Model& model, const Offer& offer, const SizingJob& job, 
 profiles::Profile filled_profile(profiles::Profile profile, std::int64_t gpus) {
   profile.cluster = filled(std::move(profile.cluster), gpus);
   return profile;
-}
-
-std::string gib(double bytes) {
-  return fmt::format("{:.1f} GiB", bytes / kGiB);
-}
-
-/// Master weights and moments are there on every plan, at best shared by all GPUs.
-Bytes least_state_bytes(const Model& model, const SizingJob& job, std::int64_t gpus) {
-  if (job.fixed.offload != Offload::kNone) return 0;
-  Plan plan;
-  plan.master_dtype =
-      job.fixed.allow_bf16_master ? DType::kBf16 : job.fixed.master_dtype.value_or(DType::kFp32);
-  plan.moment_dtype =
-      job.fixed.allow_bf16_moments ? DType::kBf16 : job.fixed.moment_dtype.value_or(DType::kFp32);
-  return checkpoint_bytes(model, plan) / gpus;
-}
-
-std::string why_nothing_fits(const std::optional<Overshoot>& nearest) {
-  if (!nearest) return "no plan was tried before the interruption";
-  if (nearest->excess_bytes <= 0)
-    return "the nearest plan fits only by emptying the allocator's cache in every step";
-  return fmt::format("the nearest plan takes {} more than it may of a GPU",
-                     gib(static_cast<double>(nearest->excess_bytes)));
-}
-
-/// Why a run that is interrupted so often gets nowhere.
-std::string no_progress(const Goodput& goodput) {
-  return fmt::format(
-      "an interruption every {:.3g} hours, with {:.3g} s for a checkpoint, leaves less than {:.0f} "
-      "% "
-      "of the time useful",
-      goodput.mtbf_s / 3600, goodput.checkpoint_s, 100 * kLeastUseful);
 }
 
 Sized sized(const Model& model, std::size_t index, const Offer& offer, const SizingJob& job,
@@ -484,28 +451,6 @@ class Sweeper {
 profiles::Profile profile_for(const Offer& offer, const Plan& plan) {
   const bool divides = offer.model_parallel && offer.model_parallel->stack.id == plan.stack;
   return filled_profile(divides ? *offer.model_parallel : offer.profile, plan.gpus);
-}
-
-std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) {
-  std::vector<std::int64_t> counts;
-  const bool on = is_rack(cluster.gpus_per_node) && cluster.nics_per_node > 0;
-  for (std::int64_t gpus = 1; (on || gpus < cluster.gpus_per_node) && gpus <= most; gpus *= 2)
-    counts.push_back(gpus);
-  if (on) return counts;
-  for (std::int64_t gpus = cluster.gpus_per_node; gpus <= most; gpus *= 2) {
-    counts.push_back(gpus);
-    if (cluster.nics_per_node == 0) break;
-  }
-  return counts;
-}
-
-bool chooses_batch(const SizingJob& job) {
-  return !job.fixed.global_batch && !job.fixed.grad_accum;
-}
-
-std::int64_t training_seq_len(const Model& model) {
-  constexpr std::int64_t kMost = 8192;
-  return std::min(model.max_positions, kMost);
 }
 
 Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
