@@ -63,6 +63,7 @@ class SizeVerb : public Verb {
     }
     report.sweep = search(report, context);
     tuner::refine(report.model, report.offers, report.job, report.goal, report.sweep);
+    tuner::polish(report.model, report.offers, report.job, report.goal, report.sweep);
     report.choice = tuner::choose(report.sweep.options, report.goal);
     report.break_even = tuner::break_even(report.sweep.options, report.choice, report.goal);
     report.best_of_each = tuner::best_of_each(report.sweep.options, report.goal);

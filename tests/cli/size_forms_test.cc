@@ -177,6 +177,21 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
   }
 }
 
+// `tune` of the size that is recommended, with its batch, finds nothing faster.
+TEST(Size, TuneFindsNothingFasterForItsAnswer) {
+  const json option = sized({"--model", "llama-3-70b", "--tokens", "15e12", "--clusters",
+                             "dgx-h100", "--gpus", "2048"})
+                          .at("recommended");
+  const double sequences = option.at("tokens_per_step").get<double>() / 8192;
+  const ProgramResult result = run_program(
+      {SHARDWRIGHT_BINARY, "tune", "--model", "llama-3-70b", "--cluster", "dgx-h100", "--gpus",
+       "2048", "--seq-len", "8192", "--global-batch", fmt::format("{:.0f}", sequences), "--json"},
+      {"LC_ALL=C"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const double best = json::parse(result.out).at("best").at("prediction").at("tokens_per_s");
+  EXPECT_LT(best, 1.01 * option.at("tokens_per_s").get<double>());
+}
+
 // `predict --tokens` of a plan that `size` found says the same days, or by what factor they differ.
 TEST(Size, PredictSaysOfItsPlansWhatItSays) {
   for (const char* gpus : {"64", "4096"}) {

@@ -226,7 +226,7 @@ class Sweeper {
       if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, candidates);
       if (candidates.best && candidates.best->cut_short) break;
       const bool mistake = candidates.refusal && candidates.refusal->lack == Lack::kBatch &&
-                           *job_.fixed.global_batch >= task.gpus;
+                           *job_.fixed.global_batch >= task.gpus && !options_.fine;
       if (!is_model_parallel(task) || mistake) continue;
       if (std::string slow = too_slow(task); !slow.empty()) {
         if (!candidates.best && !is_plain(offers_[task.offer]))
@@ -341,7 +341,7 @@ class Sweeper {
     request.gpus = task.gpus;
     const profiles::Profile profile = filled_profile(*offer.model_parallel, task.gpus);
     request.stack = profile.stack.id;
-    request.coarse = true;
+    request.coarse = !options_.fine;
     if (batch > 0) request.global_batch = batch;
     const std::vector<Scenario> scenarios{
         {"as predicted", profile, 1, physics_name(task.offer, profile)}};

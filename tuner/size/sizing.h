@@ -105,6 +105,9 @@ struct SweepOptions {
   /// Options that come close to this are tried first; sizes that would take twenty times as long,
   /// and more than a year, are left out.
   std::optional<double> near_days;
+  /// Every model-parallel plan that `tune` searches, of the batch that is given, instead of a
+  /// coarser choice of them.
+  bool fine = false;
 };
 
 /// Powers of two within a node, then powers of two of whole nodes; one node when nodes are not

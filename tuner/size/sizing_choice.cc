@@ -11,6 +11,7 @@
 #include <set>
 #include <tuple>
 
+#include "sim/core/base/worker_pool.h"
 #include "sim/core/rack.h"
 
 namespace shardwright::tuner {
@@ -330,6 +331,65 @@ void refine(const Model& model, const std::vector<Offer>& offers, const SizingJo
     std::erase_if(sizes, [&](const auto& size) { return !tried.insert(size).second; });
     if (sizes.empty()) return;
     sweep_between(model, offers, job, sizes, sweep);
+  }
+}
+
+namespace {
+
+constexpr std::size_t kNamed = 4;  // best sizes of clusters that sentences name
+
+/// Options that an answer names.
+std::set<std::size_t> named_options(const std::vector<Sized>& options, const Goal& goal) {
+  const Choice choice = choose(options, goal);
+  std::set<std::size_t> named;
+  for (const auto& index : {choice.recommended, choice.in_the_middle, choice.smallest,
+                            choice.smallest_safe, choice.cheapest_in_time, choice.fastest}) {
+    if (index) named.insert(*index);
+  }
+  std::vector<std::size_t> best = best_of_each(options, goal);
+  best.resize(std::min(best.size(), kNamed));
+  named.insert(best.begin(), best.end());
+  return named;
+}
+
+void polish_one(const Model& model, const std::vector<Offer>& offers, SizingJob job,
+                Sized& option) {
+  const Plan& plan = option.prediction.plan;
+  job.gpus = plan.gpus;
+  if (!job.fixed.grad_accum) {
+    job.fixed.global_batch =
+        std::llround(option.tokens_per_step / static_cast<double>(plan.seq_len));
+  }
+  SweepOptions fine;
+  fine.fine = true;
+  Sweep again = shardwright::tuner::sweep(model, {offers[option.offer]}, job, fine);
+  if (again.options.empty() || again.options.front().cost.days >= option.cost.days) return;
+  Sized& better = again.options.front();
+  better.offer = option.offer;
+  better.between = option.between;
+  if (option.plain && (!better.plain || option.plain->days < better.plain->days))
+    better.plain = option.plain;
+  option = std::move(better);
+}
+
+}  // namespace
+
+void polish(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const Goal& goal, Sweep& sweep) {
+  constexpr int kMostRounds = 4;
+  if (sweep.stopped || sweep.options.empty()) return;
+  std::set<std::size_t> polished;
+  for (int round = 0; round < kMostRounds; ++round) {
+    std::vector<std::size_t> next;
+    for (const std::size_t i : named_options(sweep.options, goal)) {
+      const Sized& option = sweep.options[i];
+      const auto& other = offers[option.offer].model_parallel;
+      const bool coarse = other && other->stack.id == option.prediction.plan.stack;
+      if (polished.insert(i).second && coarse) next.push_back(i);
+    }
+    if (next.empty()) return;
+    for_each_index(next.size(), 0,
+                   [&](std::size_t i) { polish_one(model, offers, job, sweep.options[next[i]]); });
   }
 }
 

@@ -82,6 +82,10 @@ std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector
 void refine(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
             const Goal& goal, Sweep& sweep);
 
+/// The sizes that an answer names get the best of all plans that `tune` searches, the batch kept.
+void polish(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const Goal& goal, Sweep& sweep);
+
 /// What a cluster that lost would have to cost to draw level with the recommended option, by what
 /// decides: dollars with a deadline, days with a budget alone, their product without a goal.
 struct BreakEven {
