@@ -188,6 +188,7 @@ TEST(SizeBatches, NothingSmallerMeetsTheGoalOverRandomRequests) {
     near.near_days = goal.deadline_days;
     Sweep sizes = sweep(model, offer, job, near);
     refine(model, offer, job, goal, sizes);
+    polish(model, offer, job, goal, sizes);
     const Choice choice = choose(sizes.options, goal);
     if (!choice.safe || !choice.smallest || !choice.smallest_safe) continue;
     for (const auto& [smallest, does] :

@@ -338,13 +338,27 @@ namespace {
 
 constexpr std::size_t kNamed = 4;  // best sizes of clusters that sentences name
 
-/// Options that an answer names.
+/// The largest size of its offer below it.
+std::optional<std::size_t> next_smaller(const std::vector<Sized>& options, std::size_t of) {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    if (options[i].offer != options[of].offer || options[i].gpus() >= options[of].gpus()) continue;
+    if (!found || options[i].gpus() > options[*found].gpus()) found = i;
+  }
+  return found;
+}
+
+/// Options that an answer names, and those that show that the named ones are the smallest.
 std::set<std::size_t> named_options(const std::vector<Sized>& options, const Goal& goal) {
   const Choice choice = choose(options, goal);
   std::set<std::size_t> named;
   for (const auto& index : {choice.recommended, choice.in_the_middle, choice.smallest,
                             choice.smallest_safe, choice.cheapest_in_time, choice.fastest}) {
     if (index) named.insert(*index);
+  }
+  for (const auto& smallest : {choice.smallest, choice.smallest_safe}) {
+    if (!smallest) continue;
+    if (const auto smaller = next_smaller(options, *smallest)) named.insert(*smaller);
   }
   std::vector<std::size_t> best = best_of_each(options, goal);
   best.resize(std::min(best.size(), kNamed));
@@ -376,7 +390,7 @@ void polish_one(const Model& model, const std::vector<Offer>& offers, SizingJob 
 
 void polish(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
             const Goal& goal, Sweep& sweep) {
-  constexpr int kMostRounds = 4;
+  constexpr int kMostRounds = 6;
   if (sweep.stopped || sweep.options.empty()) return;
   std::set<std::size_t> polished;
   for (int round = 0; round < kMostRounds; ++round) {
