@@ -17,6 +17,7 @@
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
 #include "sim/pipeline/pipeline_step.h"
+#include "sim/pipeline/stage_schedules.h"
 #include "sim/pipeline/stage_timeline.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/program_cache.h"
@@ -162,9 +163,10 @@ struct Predictor::State {
     p.communication = shardwright::sim::sum_of(p.sent);
     p.exposed_s = step.exposed_s;
     if (options.timeline != nullptr) {
-      std::vector<Schedule> schedules;
-      write_stage_timeline(model, plan, step, t.iteration_s, stages().timer(), record,
-                           *options.timeline, schedules);
+      std::vector<Schedule> schedules =
+          stage_schedules(model, plan, profile.stack, profile.cluster, programs.at(plan));
+      write_stage_timeline(step, t.iteration_s, stages().timer(), record, schedules,
+                           *options.timeline);
       if (options.stage_schedules != nullptr) *options.stage_schedules = std::move(schedules);
     }
     for (StageTime& stage : step.stages) stage.bubble_s += scale_s;

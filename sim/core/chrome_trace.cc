@@ -144,8 +144,11 @@ class ProcessWriter {
       tracks.push_back({timeline_.streams[i],
                         name_of(i < planned.size() ? planned[i].role : StreamRole::kSide)});
     }
-    for (std::size_t i = timeline_.host.empty() && stage_ != nullptr ? 1 : 0; i < tracks.size();
-         ++i) {
+    std::vector<bool> used(tracks.size(), stage_ == nullptr);
+    used[0] = used[0] || !timeline_.host.empty();
+    for (const Span& span : timeline_.spans) used[1 + span.stream] = true;
+    for (std::size_t i = 0; i < tracks.size(); ++i) {
+      if (!used[i]) continue;
       const int tid = kHostTrack + static_cast<int>(i);
       name_track(tid, tracks[i].name, tracks[i].role, tid);
     }

@@ -55,7 +55,8 @@ enum class OpKind : std::uint8_t {
   kReduceScatter,
   kAllReduce,
   kBroadcast,
-  kReceive,  // from a neighbouring stage of the pipeline
+  kSend,     // to another stage of the pipeline
+  kReceive,  // from there
   kCastShard,
   kCastGradient,
   kConcatenate,
@@ -151,7 +152,11 @@ struct Op {
   std::uint8_t stream = 0;  // index into Schedule::streams
   // n-th piece of an operation that runs as several kernels; 1: a layer's second norm.
   std::uint8_t part = 0;
-  std::int8_t target = 0;   // unit offset of what is gathered, reduced or cast, or kNormUnit
+  std::int8_t target = 0;  // unit offset of what is gathered, reduced or cast, or kNormUnit
+  // Of messages: the stage at the other end, and which of the messages between the two arrive in
+  // the order in which they are sent.
+  std::int16_t peer = -1;
+  std::int16_t channel = -1;
   bool host_waits = false;  // the host blocks until `waits` have completed before it goes on
   Weight weight = Weight::kNone;
   Operand in[kMaxInputs];    // up to the first without a tensor
@@ -165,7 +170,8 @@ struct Op {
   // Alone, where there is no work; with a GEMM: it runs inside in pieces.
   CollectiveWork collective;
   bool joins = false;  // waits for the collectives that are overlapped with what is before
-  /// Of a backward list: a weight gradient, which nothing later in the list reads.
+  /// A weight gradient, which nothing later in a backward pass reads but what becomes of it; that,
+  /// too.
   bool deferrable = false;
   bool keeps_high_precision = false;  // in bf16 whatever the plan's precision
   bool narrow_input = false;          // of a GEMM: what it reads is in the plan's precision already
@@ -176,7 +182,8 @@ struct Op {
 
 /// With the other ranks of its Work's group, and does nothing else.
 inline bool communicates(const Op& op) {
-  return op.work.kind == WorkKind::kCollective || op.kind == OpKind::kReceive;
+  return op.work.kind == WorkKind::kCollective || op.kind == OpKind::kSend ||
+         op.kind == OpKind::kReceive;
 }
 
 std::string_view name_of(OpKind kind);

@@ -10,7 +10,7 @@
 namespace shardwright {
 
 std::string_view name_of(OpKind kind) {
-  static constexpr std::array<std::string_view, 42> kNames = {"embedding",
+  static constexpr std::array<std::string_view, 43> kNames = {"embedding",
                                                               "norm",
                                                               "qkv_projection",
                                                               "q_projection",
@@ -38,6 +38,7 @@ std::string_view name_of(OpKind kind) {
                                                               "reduce_scatter",
                                                               "all_reduce",
                                                               "broadcast",
+                                                              "send",
                                                               "receive",
                                                               "cast_shard",
                                                               "cast_gradient",

@@ -22,8 +22,11 @@ struct UnitSizes {
   // those.
   std::int64_t moe_layers = 0, moe_layer = 0, experts = 0;
 
+  /// Of a pipeline's chunk or stage: the head may be another one's.
+  bool in_parts = false;
+
   /// The head's weights belong to the embedding's unit.
-  bool tied() const { return head == 0; }
+  bool tied() const { return head == 0 && !in_parts; }
   /// Norms apart.
   std::int64_t largest() const { return std::max({embedding, layer, head}); }
   std::int64_t total(std::int64_t layers) const {

@@ -32,7 +32,7 @@ PassGraph::PassGraph(const Schedule& schedule, const std::vector<PassOperation>&
     if (node.takes_ns > 0 && op.work.kind != WorkKind::kTransfer) {
       const bool collective = op.work.kind == WorkKind::kCollective;
       node.kind = collective ? Node::Kind::kCollective : Node::Kind::kKernel;
-      node.delayed = op.deferrable && !collective;
+      node.delayed = op.deferrable && op.stream == 0;
     }
     std::fill(std::begin(node.deps), std::end(node.deps), -1);
     for (std::size_t i = 0; i < kMaxWaits; ++i) {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
+#include <map>
+#include <optional>
 
-#include "sim/program/program_writer.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
 
@@ -29,168 +29,258 @@ std::uint8_t place_of(std::vector<Named>& all, const Named& wanted) {
   return at;
 }
 
-/// Puts the blocks of one chunk into a stage's schedule.
+/// Between parts of the model, in order of direction and place.
+std::int16_t channel_of(std::int32_t from_part, std::int32_t to_part) {
+  const bool back = to_part < from_part;
+  return static_cast<std::int16_t>(2 * std::min(from_part, to_part) + (back ? 1 : 0));
+}
+
+enum class Part : std::uint8_t { kAll, kPrompt, kDelayed };
+
+/// The operations of a block that are in a part of it, with their memory.
+class BlockPart {
+ public:
+  BlockPart(const Schedule& from, const Block& block, Part part)
+      : from_(from), block_(block), part_(part) {}
+
+  bool has(std::uint32_t op) const {
+    return part_ == Part::kAll ||
+           (part_ == Part::kDelayed) == from_.ops[block_.first_op + op].deferrable;
+  }
+  /// The operation at which the action happens, once delayed ones follow the others.
+  std::uint32_t op_of(const MemoryAction& action) const {
+    if (part_ == Part::kAll || action.acquire || action.offset == kAllUnits) return action.op;
+    std::uint32_t last = action.op;
+    bool delayed = from_.ops[block_.first_op + action.op].deferrable;
+    for (std::uint32_t i = 0; i < block_.op_count; ++i) {
+      const Op& op = from_.ops[block_.first_op + i];
+      if (!op.deferrable || !touches(op, action)) continue;
+      last = delayed ? std::max(last, i) : i;
+      delayed = true;
+    }
+    return last;
+  }
+
+ private:
+  static bool touches(const Op& op, const MemoryAction& action) {
+    const auto is_it = [&](const Operand& operand) {
+      return operand.tensor == action.tensor && operand.offset == action.offset;
+    };
+    return std::any_of(std::begin(op.in), std::end(op.in), is_it) ||
+           std::any_of(std::begin(op.out), std::end(op.out), is_it);
+  }
+
+  const Schedule& from_;
+  const Block& block_;
+  Part part_;
+};
+
+/// Puts the blocks of one chunk into its stage's schedule.
 class ChunkCopier {
  public:
-  ChunkCopier(const Schedule& from, const ChunkContent& content, std::int64_t layers,
-              Bytes message_bytes, Schedule& to)
-      : from_(from), to_(to), content_(content), layers_(layers), message_bytes_(message_bytes) {
+  ChunkCopier(const Schedule& from, const ChunkContent& content, const PipelineShape& shape,
+              ChunkPlace at, std::int64_t layers, Schedule& to)
+      : from_(from), to_(to), content_(content), shape_(shape), at_(at), layers_(layers) {
     for (const Stream& stream : from.streams) streams_.push_back(place_of(to.streams, stream));
     for (const char* name : from.event_names) events_.push_back(place_of(to.event_names, name));
   }
 
-  struct Range {
-    std::uint32_t first_block, blocks;
-  };
-  enum class Part : std::uint8_t { kAll, kPrompt, kDelayed };
-
-  Range add(ChunkSection which, Part part, bool receives) {
-    const auto first = static_cast<std::uint32_t>(to_.blocks.size());
-    if (receives) copy(ChunkSection::kReceive, Part::kAll);
-    copy(which, part);
-    return {first, static_cast<std::uint32_t>(to_.blocks.size()) - first};
+  /// One that was written before is run again.
+  Section pass(const Action& action, ChunkSection which) {
+    const auto [at, fresh] = written_.try_emplace({which, action.kind});
+    if (fresh) at->second = write_pass(action.kind, which);
+    Section section = at->second;
+    section.pass = action;
+    return section;
+  }
+  Section rest(ChunkSection which) {
+    Section section = begin();
+    copy(which, Part::kAll, {});
+    return end(section);
   }
 
  private:
-  std::int32_t unit_in_model(std::int32_t unit) const {
-    if (unit == 0) return 0;
-    if (unit <= from_.layers) return static_cast<std::int32_t>(content_.first_layer) + unit;
-    return static_cast<std::int32_t>(layers_) + (unit == from_.head_unit() ? 1 : 2);
+  Section begin() const { return {static_cast<std::uint32_t>(to_.blocks.size()), 0, 1, {}}; }
+  Section end(Section section) const {
+    section.block_count = static_cast<std::uint32_t>(to_.blocks.size()) - section.first_block;
+    return section;
   }
 
-  void copy(ChunkSection which, Part part) {
+  Section write_pass(PassKind kind, ChunkSection which) {
+    const bool forward = kind == PassKind::kForward;
+    const auto behind = next_chunk(shape_, at_), before = previous_chunk(shape_, at_);
+    const auto& from = forward ? before : behind;
+    const auto& to = forward ? behind : before;
+    using S = ChunkSection;
+    Section section = begin();
+    const bool hands_on = kind != PassKind::kBackwardWeight;
+    if (hands_on && is_elsewhere(from))
+      copy(forward ? S::kReceive : S::kReceiveGradient, Part::kAll, from);
+    copy(which,
+         kind == PassKind::kBackwardInput    ? Part::kPrompt
+         : kind == PassKind::kBackwardWeight ? Part::kDelayed
+                                             : Part::kAll,
+         {});
+    if (hands_on && is_elsewhere(to))
+      copy(forward ? S::kSendOutput : S::kSendGradient, Part::kAll, to);
+    return end(section);
+  }
+
+  bool is_elsewhere(const std::optional<ChunkPlace>& place) const {
+    return place && place->stage != at_.stage;
+  }
+
+  void copy(ChunkSection which, Part part, const std::optional<ChunkPlace>& peer) {
     const Section& section = from_.sections[static_cast<std::size_t>(which)];
-    for (std::uint32_t b = 0; b < section.block_count; ++b) {
-      Block block = from_.blocks[section.first_block + b];
-      const std::uint32_t first_op = block.first_op, end = first_op + block.op_count;
-      block.first_op = static_cast<std::uint32_t>(to_.ops.size());
-      for (std::uint32_t i = first_op; i < end; ++i) {
-        const Op& op = from_.ops[i];
-        if (part == Part::kAll || (part == Part::kDelayed) == is_delayed(from_, op)) copy(op);
-      }
-      block.op_count = static_cast<std::uint32_t>(to_.ops.size()) - block.first_op;
-      block.first_action = block.action_count = 0;
-      block.first_unit = unit_in_model(block.first_unit);
-      if (block.op_count > 0) to_.blocks.push_back(block);
-    }
+    for (std::uint32_t b = 0; b < section.block_count; ++b)
+      copy(from_.blocks[section.first_block + b], part, peer);
   }
 
-  void copy(const Op& of) {
+  void copy(const Block& of, Part part, const std::optional<ChunkPlace>& peer) {
+    const BlockPart here(from_, of, part);
+    Block block = of;
+    block.first_op = static_cast<std::uint32_t>(to_.ops.size());
+    block.first_action = static_cast<std::uint32_t>(to_.memory.size());
+    std::vector<std::uint32_t> place(of.op_count);
+    for (std::uint32_t i = 0; i < of.op_count; ++i) {
+      if (!here.has(i)) continue;
+      place[i] = static_cast<std::uint32_t>(to_.ops.size()) - block.first_op;
+      copy(from_.ops[of.first_op + i], peer);
+    }
+    for (std::uint32_t i = 0; i < of.action_count; ++i) {
+      MemoryAction action = from_.memory[of.first_action + i];
+      const std::uint32_t at = here.op_of(action);
+      if (!here.has(at)) continue;
+      action.op = place[at];
+      action.stream = streams_[action.stream];
+      if (action.used_on != 0xff) action.used_on = streams_[action.used_on];
+      to_.memory.push_back(action);
+    }
+    block.op_count = static_cast<std::uint32_t>(to_.ops.size()) - block.first_op;
+    block.action_count = static_cast<std::uint32_t>(to_.memory.size()) - block.first_action;
+    std::stable_sort(to_.memory.end() - block.action_count, to_.memory.end(),
+                     [](const MemoryAction& a, const MemoryAction& b) { return a.op < b.op; });
+    block.first_unit = unit_in_model(from_, content_, layers_, block.first_unit);
+    if (block.op_count > 0) to_.blocks.push_back(block);
+  }
+
+  void copy(const Op& of, const std::optional<ChunkPlace>& peer) {
     Op& op = to_.ops.emplace_back(of);
     op.stream = streams_[op.stream];
     for (EventRef& wait : op.waits) wait.name = events_[wait.name];
     op.record.name = events_[op.record.name];
-    if (op.work.kind == WorkKind::kTransfer && op.work.group == CommGroup::kPipeline)
-      op.work.bytes = message_bytes_;
+    if (!peer || op.work.kind != WorkKind::kTransfer) return;
+    const std::int32_t own = model_part(shape_, at_), other = model_part(shape_, *peer);
+    op.peer = static_cast<std::int16_t>(peer->stage);
+    op.channel = op.kind == OpKind::kSend ? channel_of(own, other) : channel_of(other, own);
   }
 
   const Schedule& from_;
   Schedule& to_;
   const ChunkContent& content_;
+  const PipelineShape& shape_;
+  ChunkPlace at_;
   std::int64_t layers_;
-  Bytes message_bytes_;
   std::vector<std::uint8_t> streams_, events_;  // of the chunk's, in the stage's schedule
+  std::map<std::pair<ChunkSection, PassKind>, Section> written_;
 };
 
-/// The blocks of a chunk's passes and update in its stage's schedule.
-struct CopiedChunk {
-  ChunkCopier::Range forward, backward, prompt, delayed, update;
-};
-
-CopiedChunk copy_chunk(ChunkCopier copier, const PipelineShape& shape, ChunkPlace at) {
-  const auto comes_from_another = [&](const std::optional<ChunkPlace>& place) {
-    return place && place->stage != at.stage;
-  };
-  const bool takes = comes_from_another(previous_chunk(shape, at));
-  const bool takes_back = comes_from_another(next_chunk(shape, at));
-  using Part = ChunkCopier::Part;
-  CopiedChunk chunk{};
-  chunk.forward = copier.add(ChunkSection::kForward, Part::kAll, takes);
-  if (shape.info().splits_backward) {
-    chunk.prompt = copier.add(ChunkSection::kBackward, Part::kPrompt, takes_back);
-    chunk.delayed = copier.add(ChunkSection::kBackward, Part::kDelayed, false);
+/// What chunks hold beside one another; what they work in is one.
+void add_persistent(const Schedule& chunk, Schedule& stage) {
+  for (const PersistentTensor& tensor : chunk.persistent) {
+    const auto known =
+        std::find_if(stage.persistent.begin(), stage.persistent.end(),
+                     [&](const PersistentTensor& other) { return other.kind == tensor.kind; });
+    if (known == stage.persistent.end()) {
+      stage.persistent.push_back(tensor);
+    } else if (tensor.kind == Persistent::kWorkspace) {
+      known->bytes = std::max(known->bytes, tensor.bytes);
+    } else {
+      known->bytes += tensor.bytes;
+    }
   }
-  chunk.backward = copier.add(ChunkSection::kBackward, Part::kAll, takes_back);
-  chunk.update = copier.add(ChunkSection::kUpdate, Part::kAll, false);
-  return chunk;
+  UnitSizes& sizes = stage.unit_sizes;
+  const UnitSizes& more = chunk.unit_sizes;
+  sizes.in_parts = true;
+  sizes.embedding += more.embedding;
+  sizes.head += more.head;
+  sizes.norms += more.norms;
+  sizes.moe_layers += more.moe_layers;
+  sizes.layer = more.layer;
+  sizes.moe_layer = more.moe_layer;
+  sizes.experts = more.experts;
 }
 
-const ChunkCopier::Range& blocks_of(const CopiedChunk& chunk, PassKind kind) {
-  switch (kind) {
-    case PassKind::kForward:
-      return chunk.forward;
-    case PassKind::kBackward:
-      return chunk.backward;
-    case PassKind::kBackwardInput:
-      return chunk.prompt;
-    case PassKind::kBackwardWeight:
-      break;
-  }
-  return chunk.delayed;
+/// Micro-batches pass a chunk in ascending order, each way.
+ChunkSection section_of(const Action& action, std::int32_t passes) {
+  const bool first = action.micro_batch == 0;
+  if (action.kind == PassKind::kForward)
+    return first ? ChunkSection::kFirstForward : ChunkSection::kForward;
+  if (action.micro_batch + 1 == passes) return ChunkSection::kLastBackward;
+  return first ? ChunkSection::kFirstBackward : ChunkSection::kBackward;
 }
 
 }  // namespace
 
-std::vector<Schedule> stage_schedules(const Model& model, const PipelineShape& shape,
-                                      const std::vector<ChunkContent>& parts,
-                                      std::span<const Schedule* const> chunks,
-                                      Bytes message_bytes) {
-  // Ranks have tracks of the same names.
-  std::vector<Stream> streams;
-  for (const Schedule* chunk : chunks) {
-    for (const Stream& stream : chunk->streams) place_of(streams, stream);
-  }
-  std::vector<Schedule> stages(static_cast<std::size_t>(shape.stages));
-  OpId first_id = 0;
-  for (std::int32_t s = 0; s < shape.stages; ++s) {
-    Schedule& schedule = stages[static_cast<std::size_t>(s)];
-    const Schedule& like = *chunks[static_cast<std::size_t>(model_part(shape, {s, 0}))];
-    schedule.streams = streams;
-    schedule.groups = like.groups;
-    schedule.layout = like.layout;
-    schedule.layers = model.layers;
-    schedule.first_id = first_id;
-    std::vector<CopiedChunk> copied;
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const auto part = static_cast<std::size_t>(model_part(shape, {s, c}));
-      copied.push_back(copy_chunk(
-          {*chunks[part], parts[part], model.layers, message_bytes, schedule}, shape, {s, c}));
-    }
-    for (const Action& action : stage_actions(shape, s)) {
-      const ChunkCopier::Range& blocks =
-          blocks_of(copied[static_cast<std::size_t>(action.chunk)], action.kind);
-      schedule.sections.push_back({blocks.first_block, blocks.blocks, 1, action});
-    }
-    for (const CopiedChunk& chunk : copied)
-      schedule.sections.push_back({chunk.update.first_block, chunk.update.blocks, 1, {}});
-    for_each_op(schedule, [&](const OpInstance& at, const Op&) { first_id = at.id + 1; });
-  }
-  return stages;
-}
-
-Bytes message_bytes(const Model& model, const Plan& plan) {
-  const RankShape rank = rank_shape(model, plan);
-  return static_cast<Bytes>(2 * static_cast<double>(rank.sharded_tokens) *
-                            static_cast<double>(rank.hidden));
+std::int32_t unit_in_model(const Schedule& chunk, const ChunkContent& content, std::int64_t layers,
+                           std::int32_t unit) {
+  if (unit == 0) return 0;
+  if (unit <= chunk.layers) return static_cast<std::int32_t>(content.first_layer) + unit;
+  return static_cast<std::int32_t>(layers) + (unit == chunk.head_unit() ? 1 : 2);
 }
 
 std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, const Stack& stack,
-                                      std::int64_t gpus_per_node) {
+                                      const Cluster& cluster, const LayerPrograms& programs) {
   const PipelineShape shape = pipeline_shape(asked);
   check_shape(shape);
   Plan plan = asked;
   plan.grad_accum = shape.passes();
   const std::vector<ChunkContent> parts = partition_layers(model, asked, stack);
-  const LayerPrograms programs(model, plan, stack);
+  std::vector<Schedule> chunks(parts.size());
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    lower_chunk(model, plan, stack, cluster, programs, parts[part], chunks[part],
+                ChunkUse::kWalked);
+  }
+  // Ranks have tracks of the same names.
+  std::vector<Stream> streams;
+  for (const Schedule& chunk : chunks) {
+    for (const Stream& stream : chunk.streams) place_of(streams, stream);
+  }
+  std::vector<Schedule> stages(static_cast<std::size_t>(shape.stages));
+  OpId first_id = 0;
+  for (std::int32_t s = 0; s < shape.stages; ++s) {
+    Schedule& schedule = stages[static_cast<std::size_t>(s)];
+    const Schedule& like = of_chunk(chunks, shape, {s, 0});
+    schedule.streams = streams;
+    schedule.groups = like.groups;
+    schedule.layout = like.layout;
+    schedule.sharding = like.sharding;
+    schedule.layers = model.layers;
+    schedule.first_id = first_id;
+    std::vector<ChunkCopier> copiers;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const Schedule& chunk = of_chunk(chunks, shape, {s, c});
+      copiers.emplace_back(chunk, of_chunk(parts, shape, {s, c}), shape, ChunkPlace{s, c},
+                           model.layers, schedule);
+      add_persistent(chunk, schedule);
+      schedule.sections.push_back(copiers.back().rest(ChunkSection::kPrepare));
+    }
+    for (const Action& action : stage_actions(shape, s)) {
+      ChunkCopier& copier = copiers[static_cast<std::size_t>(action.chunk)];
+      schedule.sections.push_back(copier.pass(action, section_of(action, shape.passes())));
+    }
+    for (ChunkCopier& copier : copiers)
+      schedule.sections.push_back(copier.rest(ChunkSection::kUpdate));
+    for_each_op(schedule, [&](const OpInstance& at, const Op&) { first_id = at.id + 1; });
+  }
+  return stages;
+}
+
+std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, const Stack& stack,
+                                      std::int64_t gpus_per_node) {
   Cluster cluster;
   cluster.gpus_per_node = gpus_per_node;
-  std::deque<Schedule> lowered;
-  std::vector<const Schedule*> chunks;
-  for (const ChunkContent& part : parts) {
-    lower_chunk(model, plan, stack, cluster, programs, part, lowered.emplace_back());
-    chunks.push_back(&lowered.back());
-  }
-  return stage_schedules(model, shape, parts, chunks, message_bytes(model, plan));
+  return stage_schedules(model, plan, stack, cluster, LayerPrograms(model, plan, stack));
 }
 
 }  // namespace shardwright::sim

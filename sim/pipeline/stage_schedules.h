@@ -1,38 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each stage of a pipeline does in a step, as one schedule: a section for every pass of its
-// chunks, in the order in which its host issues them, then one for the update of each chunk.
+// What each stage of a pipeline does in a step, as one schedule that a rank can walk: what begins
+// the step, a section for every pass of its chunks in the order in which its host issues them, the
+// update of each chunk.
 //
-// Passes are those of the steady state, as they are timed (chunk_times.h); what the first and the
-// last of a step gather and reduce beside them is not in them. A pass begins with the receive of
-// its input where another stage makes that. Units are numbered as in the whole model, ids count on
-// from stage to stage, and streams and events are those of the chunks, by name.
+// A pass of the first micro-batch gathers parameters and begins the sums of gradients, the last
+// one reduces them, as the strategy says. A pass begins with the receive of its input where another
+// stage makes that, and ends by sending its output where another one takes it. Tensors of the
+// model belong to the micro-batch of their pass, those of sharding to the step; weight gradients
+// that a schedule puts off read theirs until then. Units are numbered as in the whole model, ids
+// count on from stage to stage, and streams and events are those of the chunks, by name.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "sim/core/model.h"
 #include "sim/core/pipeline_shape.h"
 #include "sim/core/schedule.h"
+#include "sim/core/stack.h"
 #include "sim/pipeline/stages.h"
+#include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
 
-/// An operation of backward that a schedule may put off.
-inline bool is_delayed(const Schedule& schedule, const Op& op) {
-  return op.deferrable && schedule.streams[op.stream].role != StreamRole::kCommunication;
-}
+/// The place of a chunk's unit in a model with so many layers.
+std::int32_t unit_in_model(const Schedule& chunk, const ChunkContent& content, std::int64_t layers,
+                           std::int32_t unit);
 
-/// Of the chunks' schedules by model part, as lower_chunk() writes them.
-std::vector<Schedule> stage_schedules(const Model& model, const PipelineShape& shape,
-                                      const std::vector<ChunkContent>& parts,
-                                      std::span<const Schedule* const> chunks, Bytes message_bytes);
+/// Of a plan with pipeline parallelism, by stage.
+std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, const Stack& stack,
+                                      const Cluster& cluster, const LayerPrograms& programs);
 
-/// Of activations from stage to stage, of one micro-batch and rank.
-Bytes message_bytes(const Model& model, const Plan& plan);
-
-/// Of a plan with pipeline parallelism, lowered on nodes of `gpus_per_node`.
+/// The same on nodes of `gpus_per_node`.
 std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, const Stack& stack,
                                       std::int64_t gpus_per_node);
 

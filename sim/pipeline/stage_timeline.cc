@@ -58,12 +58,12 @@ class Track {
 std::vector<PassOperation> part_of(const Schedule& schedule, const std::vector<PassOperation>& pass,
                                    bool delayed) {
   const auto moves = [&](const PassOperation& operation) {
-    return is_delayed(schedule, schedule.ops[operation.at.op]);
+    return schedule.ops[operation.at.op].deferrable;
   };
   const auto moved_before = [&](Nanoseconds at) {
     Nanoseconds moved = 0;
     for (const PassOperation& operation : pass) {
-      if (moves(operation))
+      if (moves(operation) && schedule.ops[operation.at.op].stream == 0)
         moved += std::clamp<Nanoseconds>(at - operation.begin_ns, 0,
                                          operation.end_ns - operation.begin_ns);
     }
@@ -112,11 +112,58 @@ Nanoseconds duration_of(const ChunkTimes& times, PassKind kind) {
          (makes_weight_gradient(kind) ? times.weight_gradient : 0);
 }
 
+/// The operations of one pass of a stage's schedule, by what they are.
+class PassPlaces {
+ public:
+  PassPlaces(const Schedule& stage, const Section& section) {
+    OpId place = 0;
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
+      const Block& block = stage.blocks[b];
+      for (std::int32_t rep = 0; rep < block.repeats; ++rep) {
+        for (std::uint32_t i = 0; i < block.op_count; ++i) {
+          const Op& op = stage.ops[block.first_op + i];
+          places_[key_of(op, block.first_unit + rep * block.unit_step)].push_back(place++);
+          streams_.push_back(op.stream);
+        }
+      }
+    }
+  }
+
+  OpId size() const { return std::ssize(streams_); }
+  std::uint8_t stream(OpId place) const { return streams_[static_cast<std::size_t>(place)]; }
+
+  /// Where a chunk's operations are; -1 for what this pass does not do.
+  std::vector<OpId> of(const Schedule& chunk, const std::vector<PassOperation>& operations,
+                       const ChunkContent& content, std::int64_t layers) const {
+    std::map<Key, std::size_t> used;
+    std::vector<OpId> result;
+    for (const PassOperation& operation : operations) {
+      const std::int32_t unit = unit_in_model(chunk, content, layers, operation.at.unit);
+      const Key key = key_of(chunk.ops[operation.at.op], unit);
+      const auto known = places_.find(key);
+      std::size_t& next = used[key];
+      const bool has = known != places_.end() && next < known->second.size();
+      result.push_back(has ? known->second[next++] : -1);
+    }
+    return result;
+  }
+
+ private:
+  using Key = std::tuple<std::int32_t, OpKind, OpKind, Phase, int, int, bool>;
+  static Key key_of(const Op& op, std::int32_t unit) {
+    return {unit, op.kind, op.of, op.phase, op.part, op.target, op.stream == 0};
+  }
+
+  std::map<Key, std::vector<OpId>> places_;
+  std::vector<std::uint8_t> streams_;
+};
+
 class Writer {
  public:
-  Writer(ChunkTimer& timer, PipelineRecord& record, const std::vector<Schedule>& schedules,
-         Timeline& timeline)
-      : timer_(timer), record_(record), schedules_(schedules), timeline_(timeline) {
+  Writer(ChunkTimer& timer, PipelineRecord& record, const std::vector<ChunkContent>& parts,
+         const std::vector<Schedule>& schedules, Timeline& timeline)
+      : timer_(timer), record_(record), parts_(parts), schedules_(schedules), timeline_(timeline) {
     for (const ActionSpan& span : record.pipeline.spans) {
       if (makes_output(span.action.kind)) made_[place_of(span)] = span.end;
     }
@@ -137,27 +184,31 @@ class Writer {
       if (span.stage == stage) passes.push_back(&span);
     }
     write_track(passes, unvaried_ns);
-    const Schedule& schedule = schedules_[static_cast<std::size_t>(stage)];
-    streams_.clear();
-    for_each_op(schedule, [&](const OpInstance&, const Op& op) { streams_.push_back(op.stream); });
-    id_ = first_id_ = schedule.first_id;
-    for (std::size_t i = 0; i < passes.size(); ++i) {
-      const bool second = i > 0 && passes[i - 1]->action.overlaps_next;
-      write_pass(*passes[i], second ? passes[i - 1] : nullptr);
+    schedule_ = &schedules_[static_cast<std::size_t>(stage)];
+    places_.clear();
+    id_ = schedule_->first_id;
+    std::size_t next = 0;
+    for (const Section& section : schedule_->sections) {
+      if (section.pass) {
+        const bool second = next > 0 && passes[next - 1]->action.overlaps_next;
+        write_pass(section, *passes[next], second ? passes[next - 1] : nullptr);
+        ++next;
+      }
+      id_ += placed(section).places.size();
     }
     write_update();
   }
 
   /// Leads the micro-batch in the middle from pass to pass.
   void write_hand_overs() {
-    for (const auto& [place, from] : places_) {
+    for (const auto& [place, from] : in_passes_) {
       if (place.micro_batch != record_.shape.passes() / 2) continue;
       const ChunkPlace here{place.stage, place.chunk};
       const std::optional<ChunkPlace> next =
           place.forward ? next_chunk(record_.shape, here) : previous_chunk(record_.shape, here);
       if (!next) continue;
       timeline_.hand_overs.emplace_back(
-          from, places_.at({next->stage, next->chunk, place.forward, place.micro_batch}));
+          from, in_passes_.at({next->stage, next->chunk, place.forward, place.micro_batch}));
     }
   }
 
@@ -191,7 +242,7 @@ class Writer {
     for (const PassSpan& span : spans) {
       track.add(span.work, span.begin_ns, span.end_ns, span.chunk, span.micro_batch);
       if (is_pass(span.work) && span.work != StageWork::kWeightGradient)
-        places_[{rank_, span.chunk, span.work == StageWork::kForward, span.micro_batch}] =
+        in_passes_[{rank_, span.chunk, span.work == StageWork::kForward, span.micro_batch}] =
             timeline_.passes.size() - 1;
     }
     // All stages wait for the slowest one's gradients at the norm.
@@ -208,52 +259,58 @@ class Writer {
   }
 
   /// `first` runs as one block with it: what that one does stands before.
-  void write_pass(const ActionSpan& span, const ActionSpan* first) {
+  void write_pass(const Section& section, const ActionSpan& span, const ActionSpan* first) {
     const Action& action = span.action;
     Nanoseconds begin = span.start;
     if (first != nullptr) begin += duration_of(times_of(first->action.chunk), first->action.kind);
-    const ChunkPlace here{rank_, action.chunk};
-    const std::optional<ChunkPlace> from = action.kind == PassKind::kForward
-                                               ? previous_chunk(record_.shape, here)
-                                               : next_chunk(record_.shape, here);
-    if (makes_output(action.kind) && from && from->stage != rank_) {
+    const Op& opens = schedule_->ops[schedule_->blocks[section.first_block].first_op];
+    if (opens.kind == OpKind::kReceive) {
+      const ChunkPlace here{rank_, action.chunk};
       Place maker = place_of(span);
-      maker.stage = from->stage;
-      maker.chunk = from->chunk;
-      begin += receive(made_.at(maker), begin, from->stage, chunk_of(action.chunk));
+      const ChunkPlace from =
+          maker.forward ? *previous_chunk(record_.shape, here) : *next_chunk(record_.shape, here);
+      maker.stage = from.stage;
+      maker.chunk = from.chunk;
+      receive(opens, made_.at(maker), begin);
+      begin += record_.times.inside;
     }
-    const std::vector<PassOperation>& pass = operations(action.chunk, action.kind);
-    if (action.micro_batch < first_opened_ || action.micro_batch > last_opened_) {
-      id_ += std::ssize(pass);
-    } else {
-      write(pass, begin, span.end);
-    }
+    if (action.micro_batch < first_opened_ || action.micro_batch > last_opened_) return;
+    Placed& pass = placed(section);
+    const std::vector<PassOperation>& done = operations(action.chunk, action.kind);
+    if (pass.of_operations.empty())
+      pass.of_operations = pass.places.of(chunk_of(action.chunk).schedule, done,
+                                          content(action.chunk), schedule_->layers);
+    write(pass, done, begin, span.end);
   }
 
-  /// Returns what of it is inside the pass.
-  Nanoseconds receive(Nanoseconds made, Nanoseconds begin, std::int32_t from, TimedChunk& chunk) {
+  /// The operation that begins a pass; what of it is inside the pass, or all of it.
+  void receive(const Op& op, Nanoseconds made, Nanoseconds begin) {
     const PipelineTimes& times = record_.times;
-    const std::size_t edge = static_cast<std::size_t>(
-        std::abs(from - rank_) == 1 ? std::min(from, rank_) : record_.shape.stages - 1);
-    const Nanoseconds arrives = made + (times.blocking ? 0 : times.transfer[edge]);
+    const std::size_t edge = static_cast<std::size_t>(std::abs(op.peer - rank_) == 1
+                                                          ? std::min<std::int32_t>(op.peer, rank_)
+                                                          : record_.shape.stages - 1);
     if (times.inside > 0)
-      add(id_, begin, begin + times.inside);
+      add(id_, op.stream, begin, begin + times.inside);
     else
-      add(id_, made, arrives);
-    const Schedule& schedule = chunk.schedule;
-    const Section& section = schedule.sections[static_cast<std::size_t>(ChunkSection::kReceive)];
-    for (std::uint32_t b = 0; b < section.block_count; ++b)
-      id_ += schedule.blocks[section.first_block + b].op_count;
-    return times.inside;
+      add(id_, op.stream, made, made + (times.blocking ? 0 : times.transfer[edge]));
   }
 
   void write_update() {
     Nanoseconds begin = record_.reduced_ns;
     const Nanoseconds end = begin + tail().update_ns;
-    for (std::int32_t c = 0; c < record_.shape.chunks; ++c) {
-      TimedChunk& chunk = chunk_of(c);
+    const auto chunks = static_cast<std::size_t>(record_.shape.chunks);
+    for (std::size_t c = 0; c < chunks; ++c)
+      id_ -= placed(schedule_->sections[schedule_->sections.size() - 1 - c]).places.size();
+    for (std::size_t c = 0; c < chunks; ++c) {
+      const auto number = static_cast<std::int32_t>(c);
+      TimedChunk& chunk = chunk_of(number);
+      Placed& update = placed(schedule_->sections[schedule_->sections.size() - chunks + c]);
       const Nanoseconds then = std::min(end, begin + chunk.passes.update.length_ns);
-      write(timer_.pass_operations(chunk, ChunkSection::kUpdate), begin, then);
+      const std::vector<PassOperation> done = timer_.pass_operations(chunk, ChunkSection::kUpdate);
+      update.of_operations =
+          update.places.of(chunk.schedule, done, content(number), schedule_->layers);
+      write(update, done, begin, then);
+      id_ += update.places.size();
       begin = then;
     }
   }
@@ -270,11 +327,30 @@ class Writer {
     return at->second;
   }
 
+  const ChunkContent& content(std::int32_t chunk) const {
+    return of_chunk(parts_, record_.shape, {rank_, chunk});
+  }
+
+  /// The operations of a section, and where those of its pass are.
+  struct Placed {
+    PassPlaces places;
+    std::vector<OpId> of_operations;
+  };
+  Placed& placed(const Section& section) {
+    const auto known = places_.find(section.first_block);
+    if (known != places_.end()) return known->second;
+    return places_.emplace(section.first_block, Placed{{*schedule_, section}, {}}).first->second;
+  }
+
   /// Puts operations between a begin and an end: a pass alone may last longer than among others.
-  void write(const std::vector<PassOperation>& pass, Nanoseconds begin, Nanoseconds end) {
+  void write(const Placed& section, const std::vector<PassOperation>& pass, Nanoseconds begin,
+             Nanoseconds end) {
+    const auto stream = [&](std::size_t i) {
+      return section.places.stream(section.of_operations[i]);
+    };
     Nanoseconds last = 1;
     for (std::size_t i = 0; i < pass.size(); ++i) {
-      if (stream(id_ + static_cast<OpId>(i)) == 0) last = std::max(last, pass[i].end_ns);
+      if (section.of_operations[i] >= 0 && stream(i) == 0) last = std::max(last, pass[i].end_ns);
     }
     const double scale =
         std::min(1.0, static_cast<double>(end - begin) / static_cast<double>(last));
@@ -282,50 +358,48 @@ class Writer {
       const auto scaled = static_cast<Nanoseconds>(scale * static_cast<double>(at));
       return std::clamp(begin + scaled, begin, std::max(begin, end));
     };
-    for (const PassOperation& operation : pass)
-      add(id_++, placed(operation.begin_ns), placed(operation.end_ns));
+    for (std::size_t i = 0; i < pass.size(); ++i) {
+      if (section.of_operations[i] >= 0)
+        add(id_ + section.of_operations[i], stream(i), placed(pass[i].begin_ns),
+            placed(pass[i].end_ns));
+    }
   }
 
-  std::uint8_t stream(OpId id) const {
-    return streams_.at(static_cast<std::size_t>(id - first_id_));
-  }
-
-  void add(OpId id, Nanoseconds begin, Nanoseconds end) {
+  void add(OpId id, std::uint8_t stream, Nanoseconds begin, Nanoseconds end) {
     if (end <= begin) return;
     Span& span = timeline_.spans.emplace_back();
     span.id = id;
     span.rank = rank_;
-    span.stream = stream(id);
+    span.stream = stream;
     span.begin_ns = begin;
     span.end_ns = end;
   }
 
   ChunkTimer& timer_;
   PipelineRecord& record_;
+  const std::vector<ChunkContent>& parts_;
   const std::vector<Schedule>& schedules_;
   Timeline& timeline_;
   std::map<Place, Nanoseconds> made_;
-  std::map<Place, std::size_t> places_;  // in Timeline::passes
+  std::map<Place, std::size_t> in_passes_;  // Timeline::passes
   std::map<std::pair<std::size_t, PassKind>, std::vector<PassOperation>> operations_;
-  std::vector<std::uint8_t> streams_;  // of the stage's operations, by id from its first
+  const Schedule* schedule_ = nullptr;      // of the stage
+  std::map<std::uint32_t, Placed> places_;  // by a section's first block
   std::int32_t rank_ = 0;
-  OpId id_ = 0, first_id_ = 0;
+  OpId id_ = 0;                                      // of the section's first operation
   std::int32_t first_opened_ = 0, last_opened_ = 0;  // micro-batches
 };
 
 }  // namespace
 
-void write_stage_timeline(const Model& model, const Plan& plan, const PipelineStep& step,
-                          double iteration_s, ChunkTimer& timer, PipelineRecord& record,
-                          Timeline& timeline, std::vector<Schedule>& schedules) {
-  std::vector<const Schedule*> chunks;
-  for (const std::size_t chunk : record.chunks) chunks.push_back(&record.timed[chunk].schedule);
-  schedules = stage_schedules(model, record.shape, step.parts, chunks, message_bytes(model, plan));
+void write_stage_timeline(const PipelineStep& step, double iteration_s, ChunkTimer& timer,
+                          PipelineRecord& record, const std::vector<Schedule>& schedules,
+                          Timeline& timeline) {
   timeline = {};
   timeline.source = "predicted";
   timeline.step_ns = to_ns(iteration_s);
   for (const Stream& stream : schedules.front().streams) timeline.streams.emplace_back(stream.name);
-  Writer writer(timer, record, schedules, timeline);
+  Writer writer(timer, record, step.parts, schedules, timeline);
   for (std::int32_t s = 0; s < record.shape.stages; ++s) {
     timeline.stages[s] = {s, record.shape.chunks, content_of(record, step.parts, s)};
     writer.write_stage(s, to_ns(step.step_s));

@@ -13,10 +13,10 @@
 
 namespace shardwright::sim {
 
-/// Fills `timeline` and the schedules of stages that its spans refer to (stage_schedules.h) from
-/// what `step` was made of. `iteration_s` is its length with what machines lose at that scale.
-void write_stage_timeline(const Model& model, const Plan& plan, const PipelineStep& step,
-                          double iteration_s, ChunkTimer& timer, PipelineRecord& record,
-                          Timeline& timeline, std::vector<Schedule>& schedules);
+/// Fills `timeline` from what `step` was made of; its spans refer to the schedules of the stages.
+/// `iteration_s` is its length with what machines lose at that scale.
+void write_stage_timeline(const PipelineStep& step, double iteration_s, ChunkTimer& timer,
+                          PipelineRecord& record, const std::vector<Schedule>& schedules,
+                          Timeline& timeline);
 
 }  // namespace shardwright::sim

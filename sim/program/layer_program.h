@@ -56,6 +56,8 @@ class LayerPrograms {
   const UnitPass& predictions_backward(std::int64_t predictions) const {
     return with(predictions_, predictions).backward;
   }
+  /// Of a tensor of the dense units.
+  Bytes bytes_of(Tensor tensor) const { return tensors_[tensor].bytes; }
   /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
   /// has ended. Computed at every call.
   std::vector<MemoryAction> held(const Plan& plan, std::int64_t layers) const;

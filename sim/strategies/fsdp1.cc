@@ -102,7 +102,7 @@ class Fsdp1 final : public ShardingStrategy {
     } else {
       add_to_whole(w);
     }
-    w.release(Tensor::kGathered, 0, unshard_);
+    if (!w.pipelined() || w.last_micro_step()) w.release(Tensor::kGathered, 0, unshard_);
     w.release_weight_gradients(unshard_);
     if (skips && !w.last_micro_step()) return;
 
@@ -158,7 +158,7 @@ class Fsdp1 final : public ShardingStrategy {
 
  private:
   bool is_root(StepWriter& w, int offset) {
-    return w.kind(offset) == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
+    return w.kind(offset) == UnitKind::kEmbedding && w.tied();
   }
 
   /// Without synchronization autograd adds to the whole flat gradient, in the type that it computes

@@ -132,7 +132,7 @@ void Fsdp2::after_optimizer(StepWriter& w) {
 }
 
 bool Fsdp2::is_root(StepWriter& w, int offset) {
-  return w.kind(offset) == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
+  return w.kind(offset) == UnitKind::kEmbedding && w.tied();
 }
 void Fsdp2::regather(StepWriter& w, int offset, EventRef after) {
   gather_shards(w, offset, Phase::kBackward, after);

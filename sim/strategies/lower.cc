@@ -50,6 +50,15 @@ void write_forward(Writers& of) {
   }
 }
 
+/// What becomes of weight gradients waits for them: all from `done` on, and reductions of the
+/// block.
+void defer_reductions(StepWriter& w, std::size_t done) {
+  std::vector<Op>& ops = w.schedule().ops;
+  for (std::size_t i = w.schedule().blocks.back().first_op; i < ops.size(); ++i) {
+    if (i >= done || ops[i].phase == Phase::kReduce) ops[i].deferrable = true;
+  }
+}
+
 void write_backward(Writers& of) {
   StepWriter& w = of.w;
   const std::int32_t first = w.first_unit();
@@ -58,14 +67,18 @@ void write_backward(Writers& of) {
     of.strategy.before_backward(w);
     of.offload.before_backward(w);
     w.compute_pass(w.backward_pass());
+    const std::size_t done = w.schedule().ops.size();
     of.strategy.after_backward(w);
     of.offload.after_backward(w);
+    defer_reductions(w, done);
     if (unit == first) w.release_held();
     w.end_block();
     while (unit > first && w.extend_to(unit - 1)) --unit;
   }
   w.begin_block(first, 1, Phase::kReduce);
+  const std::size_t done = w.schedule().ops.size();
   of.strategy.end_micro_step(w);
+  defer_reductions(w, done);
   w.end_block();
 }
 
@@ -77,42 +90,83 @@ void write_micro_steps(Writers& of, bool first, bool last, std::int32_t repeats)
   of.w.end_section(repeats);
 }
 
+/// What a chunk hands over to another one or is handed: of the unit at `offset` from `unit`.
+struct Message {
+  std::int32_t unit = 0;
+  Operand tensor;
+  Bytes bytes = 0;
+};
+
+Op& write_message(StepWriter& w, OpKind kind, std::uint8_t stream, const Message& message) {
+  Op& op = w.op(kind, stream, Phase::kPrepare);
+  op.work.kind = WorkKind::kTransfer;
+  op.work.group = CommGroup::kPipeline;
+  op.work.bytes = message.bytes;
+  return op;
+}
+
 /// A pass begins when its input is there.
-void write_receive(StepWriter& w, std::int32_t repeats) {
+void write_receive(StepWriter& w, const Message& message, std::int32_t repeats) {
   const std::uint8_t stream = w.stream("pipeline", StreamRole::kCommunication, 0);
   const std::uint8_t arrived = w.event("input_arrived");
   w.begin_section();
-  w.begin_block(w.first_unit(), 1, Phase::kPrepare);
-  Op& receive = w.op(OpKind::kReceive, stream, Phase::kPrepare);
-  receive.work.kind = WorkKind::kTransfer;
-  receive.work.group = CommGroup::kPipeline;
+  w.begin_block(message.unit, 1, Phase::kPrepare);
+  Op& receive = write_message(w, OpKind::kReceive, stream, message);
+  receive.out[0] = message.tensor;
   receive.record = {arrived, 0};
+  w.acquire(message.tensor.tensor, message.tensor.offset, message.bytes, 0,
+            MemoryCategory::kActivations);
   w.wait_on_compute({arrived, 0});
   w.op(OpKind::kReceive, 0, Phase::kPrepare).work.kernels = 0;
   w.end_block();
   w.end_section(repeats);
 }
 
-/// The passes of a pipeline's chunk, in the order of ChunkSection.
-void write_passes(Writers& of, std::int32_t micro_steps) {
+/// What a pass made is gone when it has been sent.
+void write_send(StepWriter& w, const Message& message) {
+  const std::uint8_t stream = w.stream("pipeline-send", StreamRole::kCommunication, 0);
+  const std::uint8_t made = w.event("output_made");
+  w.begin_section();
+  w.begin_block(message.unit, 1, Phase::kPrepare);
+  Op& ready = w.op(OpKind::kSend, 0, Phase::kPrepare);
+  ready.work.kernels = 0;
+  ready.record = {made, 0};
+  Op& send = write_message(w, OpKind::kSend, stream, message);
+  send.in[0] = message.tensor;
+  send.waits[0] = {made, 0};
+  w.release_made(message.tensor, message.bytes, stream);
+  w.end_block();
+  w.end_section(1);
+}
+
+/// The passes of a pipeline's chunk, in the order of ChunkSection; with `handed_on_bytes` of what
+/// goes from chunk to chunk as they are walked.
+void write_passes(Writers& of, std::int32_t micro_steps, Bytes handed_on_bytes) {
   StepWriter& w = of.w;
-  const auto forward = [&](bool first, std::int32_t repeats) {
-    w.set_micro_step(first, false);
+  const auto pass = [&](void (*write)(Writers&), bool first, bool last, std::int32_t repeats) {
+    w.set_micro_step(first, last);
     w.begin_section();
-    write_forward(of);
+    write(of);
     w.end_section(repeats);
   };
-  const auto backward = [&](bool last, std::int32_t repeats) {
-    w.set_micro_step(last && micro_steps == 1, last);
+  write_receive(w, {w.first_unit(), Tensor::kX, handed_on_bytes}, micro_steps);
+  pass(write_forward, true, false, 1);
+  pass(write_forward, false, false, micro_steps - 1);
+  if (handed_on_bytes > 0) {
+    pass(write_backward, true, false, 1);
+  } else {
     w.begin_section();
-    write_backward(of);
-    w.end_section(repeats);
-  };
-  write_receive(w, micro_steps);
-  forward(true, 1);
-  forward(false, micro_steps - 1);
-  backward(false, micro_steps - 1);
-  backward(true, 1);
+    w.end_section(0);
+  }
+  pass(write_backward, false, false, micro_steps - 1);
+  pass(write_backward, micro_steps == 1, true, 1);
+}
+
+/// The messages of a chunk that is walked: hidden states and their gradients, `bytes` each.
+void write_messages(StepWriter& w, Bytes bytes) {
+  write_receive(w, {w.last_unit(), of_next_unit(Tensor::kDX), bytes}, 1);
+  write_send(w, {w.last_unit(), of_next_unit(Tensor::kX), bytes});
+  write_send(w, {w.first_unit(), Tensor::kDX, bytes});
 }
 
 /// GEMMs of an optimizer that makes matrices orthogonal, as many flops in squares.
@@ -189,7 +243,8 @@ void lower(const Model& model, const Plan& plan, const Stack& stack, const Clust
 }
 
 void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
-                 const LayerPrograms& programs, const ChunkContent& content, Schedule& out) {
+                 const LayerPrograms& programs, const ChunkContent& content, Schedule& out,
+                 ChunkUse use) {
   if (model.is_moe() && !stack.parallel.supported) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
@@ -223,8 +278,9 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
   w.end_block();
   w.end_section(1);
   const auto micro_steps = static_cast<std::int32_t>(plan.grad_accum);
+  const Bytes handed_on_bytes = use == ChunkUse::kWalked ? programs.bytes_of(Tensor::kX) : Bytes{0};
   if (w.pipelined()) {
-    write_passes(writers, micro_steps);
+    write_passes(writers, micro_steps, handed_on_bytes);
   } else if (micro_steps == 1) {
     write_micro_steps(writers, true, true, 1);
   } else {
@@ -233,6 +289,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
     write_micro_steps(writers, false, true, 1);
   }
   write_optimizer(w, *strategy, model, cluster.gpu);
+  if (handed_on_bytes > 0) write_messages(w, handed_on_bytes);
   list_persistent(out);
 }
 

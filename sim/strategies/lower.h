@@ -27,19 +27,28 @@ void lower(const Model& model, const Plan& plan, const Stack& stack, const Clust
 /// repeated as often as the step has it, in no order of time.
 enum class ChunkSection : std::uint8_t {
   kPrepare,
-  kReceive,  // of a pass: the input from a neighbouring stage
+  kReceive,  // of a pass: the input from another stage
   kFirstForward,
   kForward,
+  kFirstBackward,  // where gradients begin; empty unless the chunk is walked
   kBackward,
   kLastBackward,
-  kUpdate
+  kUpdate,
+  // Of a chunk that is walked:
+  kReceiveGradient,
+  kSendOutput,
+  kSendGradient
 };
+
+/// Whether passes are timed, each kind once, or walked by ranks that hand tensors on.
+enum class ChunkUse : std::uint8_t { kTimed, kWalked };
 
 /// Fills `out` with the step of one chunk: of the whole model as lower() does, of a pipeline in
 /// sections. Its units are numbered from 0, the place of the embedding, which only the first chunk
 /// has; its optimizer updates the chunk's parameters.
 void lower_chunk(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
-                 const LayerPrograms& programs, const ChunkContent& content, Schedule& out);
+                 const LayerPrograms& programs, const ChunkContent& content, Schedule& out,
+                 ChunkUse use = ChunkUse::kTimed);
 
 /// On nodes of `gpus_per_node`, as the executor walks it: the operations of layers in fp8 are those
 /// of bf16, with room for the operands that it casts.

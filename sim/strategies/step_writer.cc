@@ -99,6 +99,7 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   const std::int64_t head = elements(ModelUnit::kHead);
   UnitSizes& sizes = schedule_.unit_sizes;
   sizes = {};
+  sizes.in_parts = pipelined();
   sizes.layer = pad(elements(ModelUnit::kDenseLayer));
   const bool together = content_.embedding && content_.head;
   const bool own_head = !together || (layout.wraps_embedding_and_head && !model_.tied_head);
@@ -399,6 +400,19 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
   schedule_.memory.push_back(action);
 }
 
+void StepWriter::release_made(Operand made, std::int64_t bytes, std::uint8_t used_on) {
+  if (bytes <= 0) return;
+  MemoryAction action;
+  action.op =
+      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.acquire = false;
+  action.tensor = made.tensor;
+  action.offset = made.offset;
+  action.used_on = used_on;
+  action.bytes = bytes;
+  schedule_.memory.push_back(action);
+}
+
 void StepWriter::release_shard_gradients() {
   release_all(Tensor::kShardGradient, bytes_of(plan_.master_dtype) * total_trained_owned(),
               MemoryCategory::kGradients);
@@ -427,7 +441,7 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   };
   if (kind() == UnitKind::kHead && elements() == 0) return;  // handed over with unit 0
   of_pass(backward_pass(), 0);
-  if (kind() == UnitKind::kEmbedding && elements_of(UnitKind::kHead) == 0) {
+  if (kind() == UnitKind::kEmbedding && tied()) {
     of_pass(programs_.head_backward(content_.extra_predictions),
             static_cast<int>(content_.layers) + 1);
   }

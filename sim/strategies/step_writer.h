@@ -140,6 +140,8 @@ class StepWriter {
   void release_weight_gradients(std::uint8_t used_on = kSameStream);
   /// Releases what acquire() took for all units: `bytes` in all.
   void release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category);
+  /// Releases what a pass acquired.
+  void release_made(Operand made, std::int64_t bytes, std::uint8_t used_on);
   void release_shard_gradients();
   /// Releases what the trainer holds until backward has ended (LayerPrograms::held).
   void release_held();

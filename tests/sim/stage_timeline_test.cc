@@ -173,7 +173,8 @@ TEST(StageTimeline, ALayerHoldsTheSameOperationsInEveryMicroBatch) {
   for (const Schedule& stage : step.stages) {
     std::map<std::int32_t, std::map<std::string, int>> layers;
     for_each_op(stage, [&](const OpInstance& at, const Op& op) {
-      if (op.phase == Phase::kForward && at.unit >= 1 && at.unit <= stage.layers)
+      const bool gathers = op.kind == OpKind::kAllGather && op.work.group == CommGroup::kShard;
+      if (op.phase == Phase::kForward && at.unit >= 1 && at.unit <= stage.layers && !gathers)
         ++layers[at.unit - 1][describe(stage, at)];
     });
     ASSERT_EQ(layers.size(), 20U);
