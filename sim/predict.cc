@@ -90,17 +90,18 @@ struct Predictor::State {
         profile(std::move(p)),
         costs(profile),
         programs(model, profile.stack, profile.cluster.gpu),
-        activations(model, profile.stack) {}
+        stage_memory(model, profile) {}
 
   Model model;
   profiles::Profile profile;
   CostModel costs;
   ProgramCache programs;
-  ActivationCache activations;
+  StageMemory stage_memory;
   Engine engine, other_engine;                  // the second one's clocks are nobody's
   std::unique_ptr<PipelineSimulator> pipeline;  // made when a plan needs it
   Schedule schedule;
-  bool scheduled = false;  // `schedule` is of the last plan
+  Schedule memory_schedule;  // of a plan whose memory alone is asked for
+  bool scheduled = false;    // `schedule` is of the last plan
   std::vector<OpCost> op_costs;
   Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
 
@@ -169,24 +170,25 @@ struct Predictor::State {
                            *options.timeline);
       if (options.stage_schedules != nullptr) *options.stage_schedules = std::move(schedules);
     }
-    for (StageTime& stage : step.stages) stage.bubble_s += scale_s;
-    StagesOfStep of_step;
-    of_step.stages = std::move(step.stages);
-    of_step.layers = stage_layers(pipeline_shape(plan), step.parts);
-    of_step.memory = stage_memory(model, plan, profile, layout_of(plan, profile.cluster),
-                                  step.parts, activations.at(plan));
+    MemoryPrediction& memory = p.memory;
+    memory.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
+    memory.runtime_bytes = runtime_bytes(profile, layout_of(plan, profile.cluster));
+    const std::vector<MemoryLevel> allocated = stage_memory.levels(plan, programs, step.parts);
+    const std::vector<std::int64_t> layers = stage_layers(pipeline_shape(plan), step.parts);
+    std::vector<StageOfStep> of_step;
+    for (std::size_t s = 0; s < allocated.size(); ++s) {
+      step.stages[s].bubble_s += scale_s;
+      of_step.push_back({step.stages[s], layers[s], allocated[s],
+                         estimated_reserved_bytes(allocated[s], profile.stack)});
+    }
+    fill_memory_of_stages(memory, of_step);
     finish_parallel(p, model, profile, of_step, options.source);
-    for (std::size_t s = 0; s < p.stages.size(); ++s)
-      p.stages[s].breakdown_bytes = of_step.memory[s].breakdown_bytes;
     return p;
   }
 
   /// Of a step whose units communicate.
   Prediction predict_lists(Prediction p, const PredictOptions& options) {
-    const bool replays = replays_memory(model, p.plan, profile.stack);
-    PredictOptions of_step = options;
-    of_step.reserved = options.reserved && replays;
-    const StepTime step = run(p.plan, of_step, p.memory);
+    const StepTime step = run(p.plan, options, p.memory);
     if (p.memory.given_up) return p;
     fill_time(p.time, p.plan, step);
     p.sent = communication_by_group(schedule);
@@ -199,35 +201,13 @@ struct Predictor::State {
     const TimePrediction& t = p.time;
     p.exposed_s[static_cast<std::size_t>(CommGroup::kData)] +=
         t.exposed_communication_s - seconds_of(step.time.exposed_ns);
-    StagesOfStep stages;
-    stages.stages.push_back({t.compute_s, t.exposed_communication_s, t.host_s, t.optimizer_s, 0});
-    stages.layers.push_back(model.layers);
-    if (replays) {
-      stages.memory.push_back(stage_of(p.memory));
-    } else {
-      stages.memory =
-          stage_memory(model, p.plan, profile, layout_of(p.plan, profile.cluster),
-                       partition_layers(model, p.plan, profile.stack), activations.at(p.plan));
-    }
-    const MemoryPrediction replayed = p.memory;
-    finish_parallel(p, model, profile, stages, options.source);
-    if (replays) {
-      p.memory.by_formula = false;
-      p.memory.peak_active_bytes = replayed.peak_active_bytes;
-      p.memory.allocator_retries = replayed.allocator_retries;
-      p.memory.peak_at = replayed.peak_at;
-    }
+    const MemoryPrediction& m = p.memory;
+    const MemoryLevel allocated{m.peak_allocated_bytes, m.breakdown_bytes};
+    const StageTime time{t.compute_s, t.exposed_communication_s, t.host_s, t.optimizer_s, 0};
+    finish_parallel(p, model, profile, {{time, model.layers, allocated, m.peak_reserved_bytes}},
+                    options.source);
     if (options.timeline != nullptr) complete(*options.timeline);
     return p;
-  }
-
-  static StageMemory stage_of(const MemoryPrediction& memory) {
-    StageMemory stage;
-    stage.allocated_bytes = static_cast<double>(memory.peak_allocated_bytes);
-    stage.reserved_bytes = static_cast<double>(memory.peak_reserved_bytes);
-    std::copy(memory.breakdown_bytes.begin(), memory.breakdown_bytes.end(),
-              stage.breakdown_bytes.begin());
-    return stage;
   }
 
   /// Adds to `step` what waiting for the allocator adds to `part`, which stands for `times` as
@@ -266,17 +246,17 @@ struct Predictor::State {
                                        bool replays, const PredictOptions& options) const {
     Timeline* timeline = options.timeline;
     const AllocatedPeak peak = allocated_peak(schedule);
-    m.breakdown_bytes = peak.breakdown;
+    m.breakdown_bytes = peak.level.by_category;
     m.peak_at = describe(schedule, peak.at);
     m.runtime_bytes = is_model_parallel(plan) ? runtime_bytes(profile, schedule.layout)
                                               : profile.cluster.gpu.runtime_bytes;
     m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
-    m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
+    m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.level.bytes;
     std::vector<Nanoseconds> drains;
     if (profile.stack.memory == MemoryManager::kStatic) {
       const Bytes arenas = static_memory_bytes(schedule);
       m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
-          arenas - peak.bytes;
+          arenas - peak.level.bytes;
       m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;
       if (timeline != nullptr) timeline->memory = static_memory_curve(schedule, clock, arenas);
     } else if (replays) {
@@ -307,6 +287,9 @@ struct Predictor::State {
       m.peak_active_bytes = replayed.peak_active;
       m.peak_reserved_bytes = replayed.peak_reserved;
       m.allocator_retries = replayed.retries;
+    } else if (!replays_memory(plan, profile.stack)) {
+      m.estimates_fragmentation = true;
+      m.peak_reserved_bytes = estimated_reserved_bytes(peak.level, profile.stack);
     }
     m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
     m.fits = m.total_bytes <= m.usable_bytes;
@@ -315,8 +298,7 @@ struct Predictor::State {
 
   /// Simulates the step of `schedule`, and memory with what it makes the step wait.
   StepTime run(const Plan& plan, const PredictOptions& options, MemoryPrediction& memory) {
-    const bool replays =
-        options.reserved && profile.stack.memory == MemoryManager::kCachingAllocator;
+    const bool replays = options.reserved && replays_memory(plan, profile.stack);
     // Micro-batches are alike, so the allocator meets only a few of them.
     const bool shortens =
         replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroBatches;
@@ -424,8 +406,8 @@ double Predictor::least_s(const Plan& plan) {
 }
 
 Bytes Predictor::parallel_memory_bytes(const Plan& plan) {
-  return sim::parallel_memory_bytes(state_->model, state_->profile, plan,
-                                    state_->activations.at(plan));
+  return sim::parallel_memory_bytes(state_->model, state_->profile, plan, state_->programs,
+                                    state_->stage_memory, state_->memory_schedule);
 }
 
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,

@@ -39,11 +39,11 @@ struct MemoryPrediction {
   Bytes total_bytes = 0;           // reserved and runtime
   Bytes interval_bytes[2] = {0, 0};  // of total_bytes, at TimePrediction::interval_level
   MemoryVerdict verdict = MemoryVerdict::kDoesNotFit;
-  Bytes usable_bytes = 0;              // as CUDA reports the device
-  bool given_up = false;               // at PredictOptions::most_bytes; nothing else is known
-  bool by_formula = false;             // states and fragmentation are, no allocator is replayed
-  std::int64_t allocator_retries = 0;  // cudaMalloc failures answered by freeing the cache
-  std::string peak_at;                 // the operation during which the peak is reached, in words
+  Bytes usable_bytes = 0;                // as CUDA reports the device
+  bool given_up = false;                 // at PredictOptions::most_bytes; nothing else is known
+  bool estimates_fragmentation = false;  // no allocator is replayed over the step
+  std::int64_t allocator_retries = 0;    // cudaMalloc failures answered by freeing the cache
+  std::string peak_at;                   // the operation during which the peak is reached, in words
   std::array<Bytes, kMemoryCategories> breakdown_bytes{};  // allocated, at the peak
 };
 
@@ -128,8 +128,8 @@ class Predictor {
   /// communicate (for others see sim/bounds). The plan must be one that predict() takes.
   double least_s(const Plan& plan);
   /// What the fullest stage of a model-parallel plan takes of a GPU, runtime included:
-  /// MemoryPrediction::total_bytes without the rest of the prediction, or, where the schedule is
-  /// replayed, at most that.
+  /// MemoryPrediction::total_bytes without the rest of the prediction, or at most that: where the
+  /// schedule is replayed, and where what outlives operations does not fit.
   Bytes parallel_memory_bytes(const Plan& plan);
   /// The schedule of the last predict(); null where it was a pipeline,
   /// which has one a chunk.

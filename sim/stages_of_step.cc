@@ -7,7 +7,8 @@
 
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/core/base/error.h"
-#include "sim/program/low_precision.h"
+#include "sim/core/placement.h"
+#include "sim/strategies/lower.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {
@@ -30,39 +31,23 @@ std::string_view stands_for(const Plan& plan, const Stack& stack) {
   return own ? "" : name_of(Strategy::kMegatronFsdp);
 }
 
-void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& plan,
-                 const Layout& layout, const StagesOfStep& step) {
-  MemoryPrediction& m = p.memory;
-  m.by_formula = true;
-  m.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
-  m.runtime_bytes = runtime_bytes(profile, layout);
-  std::size_t fullest = 0;
-  for (std::size_t s = 0; s < step.memory.size(); ++s) {
-    const StageMemory& memory = step.memory[s];
-    const StageTime& time = step.stages[s];
+void fill_stages(Prediction& p, const std::vector<StageOfStep>& stages) {
+  const MemoryPrediction& m = p.memory;
+  for (const StageOfStep& of : stages) {
     StagePrediction& stage = p.stages.emplace_back();
-    stage.stage = static_cast<std::int64_t>(s);
-    stage.layers = step.layers[s];
-    stage.compute_s = time.compute_s;
-    stage.exposed_communication_s = time.exposed_s;
-    stage.host_s = time.host_s;
-    stage.optimizer_s = time.optimizer_s;
-    stage.bubble_s = time.bubble_s;
-    stage.peak_allocated_bytes = whole_bytes(memory.allocated_bytes);
-    stage.peak_reserved_bytes = whole_bytes(memory.reserved_bytes);
-    stage.fits = stage.peak_reserved_bytes + m.runtime_bytes <= m.usable_bytes;
-    if (memory.reserved_bytes > step.memory[fullest].reserved_bytes) fullest = s;
+    stage.stage = std::ssize(p.stages) - 1;
+    stage.layers = of.layers;
+    stage.compute_s = of.time.compute_s;
+    stage.exposed_communication_s = of.time.exposed_s;
+    stage.host_s = of.time.host_s;
+    stage.optimizer_s = of.time.optimizer_s;
+    stage.bubble_s = of.time.bubble_s;
+    stage.peak_allocated_bytes = of.allocated.bytes;
+    stage.peak_reserved_bytes = of.reserved_bytes;
+    stage.fits = of.reserved_bytes + m.runtime_bytes <= m.usable_bytes;
+    std::copy(of.allocated.by_category.begin(), of.allocated.by_category.end(),
+              stage.breakdown_bytes.begin());
   }
-  const StageMemory& full = step.memory[fullest];
-  m.peak_allocated_bytes = m.peak_active_bytes = whole_bytes(full.allocated_bytes);
-  m.peak_reserved_bytes = whole_bytes(full.reserved_bytes);
-  for (std::size_t i = 0; i < m.breakdown_bytes.size(); ++i) {
-    m.breakdown_bytes[i] = whole_bytes(full.breakdown_bytes[i]);
-  }
-  m.peak_at = step.memory.size() == 1 ? "the backward pass"
-                                      : fmt::format("the backward pass of stage {}", fullest);
-  m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
-  m.fits = m.total_bytes <= m.usable_bytes;
 }
 
 }  // namespace
@@ -72,39 +57,53 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
          whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
 }
 
-bool replays_memory(const Model& model, const Plan& plan, const Stack& stack) {
-  const auto& numerics = plan.numerics;
-  const bool keeps_casts = info_of(plan.strategy).shards != Sharded::kParameters &&
-                           numerics.precision != Precision::kBf16 &&
-                           !casts_for_each_product(stack, plan);
-  return !stack.parallel.always && plan.parallel.pp == 1 && model.mtp_layers == 0 &&
-         numerics.lora == 0 && numerics.optimizer == Optimizer::kAdamw && !keeps_casts;
+bool replays_memory(const Plan& plan, const Stack& stack) {
+  return stack.memory == MemoryManager::kCachingAllocator && !stack.parallel.always &&
+         plan.parallel.pp == 1;
 }
 
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
-                            const UnitActivations& activations) {
-  const Layout layout = layout_of(plan, profile.cluster);
-  // Where the schedule is replayed gradients and gathered parameters may be elsewhere at its peak.
-  const bool replays = replays_memory(model, plan, profile.stack);
-  const auto bytes_of_stage = [&](StageMemory stage) {
-    if (!replays) return stage.reserved_bytes;
-    return stage.of(MemoryCategory::kParameters) + stage.of(MemoryCategory::kMaster) +
-           stage.of(MemoryCategory::kOptimizer) + stage.of(MemoryCategory::kActivations) +
-           stage.of(MemoryCategory::kLoss);
-  };
-  Bytes most = 0;
-  for (const StageMemory& stage :
-       stage_memory(model, plan, profile, layout, partition_layers(model, plan, profile.stack),
-                    activations)) {
-    most = std::max(most, whole_bytes(bytes_of_stage(stage)));
+                            ProgramCache& programs, StageMemory& stages, Schedule& scratch) {
+  const Stack& stack = profile.stack;
+  const Bytes runtime = runtime_bytes(profile, layout_of(plan, profile.cluster));
+  const std::vector<ChunkContent> parts = partition_layers(model, plan, stack);
+  const Bytes held = stages.held_bytes(plan, parts) + runtime;
+  if (held > profile.cluster.memory_bytes_per_rank(plan.gpus)) return held;
+  if (plan.parallel.pp > 1) {
+    Bytes most = 0;
+    for (const MemoryLevel& stage : stages.levels(plan, programs, parts))
+      most = std::max(most, estimated_reserved_bytes(stage, stack));
+    return most + runtime;
   }
-  return most + runtime_bytes(profile, layout);
+  if (stack.memory == MemoryManager::kStatic) {
+    lower(model, plan, stack, profile.cluster, programs.at(plan), scratch);
+    return static_memory_bytes(scratch) + runtime;
+  }
+  lower_chunk(model, plan, stack, profile.cluster, programs.memory_at(plan), whole_model(model),
+              scratch, ChunkUse::kMemory);
+  const MemoryLevel peak = allocated_peak(scratch).level;
+  return runtime +
+         (replays_memory(plan, stack) ? peak.bytes : estimated_reserved_bytes(peak, stack));
+}
+
+void fill_memory_of_stages(MemoryPrediction& m, const std::vector<StageOfStep>& stages) {
+  const auto fullest = std::max_element(stages.begin(), stages.end(),
+                                        [](const StageOfStep& a, const StageOfStep& b) {
+                                          return a.reserved_bytes < b.reserved_bytes;
+                                        });
+  m.estimates_fragmentation = true;
+  m.peak_allocated_bytes = m.peak_active_bytes = fullest->allocated.bytes;
+  m.peak_reserved_bytes = fullest->reserved_bytes;
+  m.breakdown_bytes = fullest->allocated.by_category;
+  m.peak_at = fmt::format("the backward pass of stage {}", fullest - stages.begin());
+  m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
+  m.fits = m.total_bytes <= m.usable_bytes;
 }
 
 void finish_parallel(Prediction& p, const Model& model, const profiles::Profile& profile,
-                     const StagesOfStep& stages, const std::string& source) {
+                     const std::vector<StageOfStep>& stages, const std::string& source) {
   const Plan& plan = p.plan;
-  fill_memory(p, profile, plan, layout_of(plan, profile.cluster), stages);
+  fill_stages(p, stages);
   p.pipeline.micro_batches = plan.grad_accum;
   p.extrapolated = profiles::model_parallel_uncertainty().extrapolations(
       profile.stack.family, profile.cluster.gpu.id, plan.gpus);

@@ -9,28 +9,34 @@
 #include "sim/memory/stage_memory.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"
+#include "sim/program/program_cache.h"
 
 namespace shardwright::sim {
 
-/// What each stage of a step does and holds.
-struct StagesOfStep {
-  std::vector<StageTime> stages;
-  std::vector<std::int64_t> layers;
-  std::vector<StageMemory> memory;
+/// What a stage of a step does and holds.
+struct StageOfStep {
+  StageTime time;
+  std::int64_t layers = 0;
+  MemoryLevel allocated;
+  Bytes reserved_bytes = 0;
 };
-/// Memory and intervals of a model-parallel plan whose times are known.
+
+/// The fullest stage's memory stands for all of a pipeline's.
+void fill_memory_of_stages(MemoryPrediction& memory, const std::vector<StageOfStep>& stages);
+
+/// Stages and intervals of a model-parallel plan whose times and memory are known.
 void finish_parallel(Prediction& p, const Model& model, const profiles::Profile& profile,
-                     const StagesOfStep& stages, const std::string& source);
+                     const std::vector<StageOfStep>& stages, const std::string& source);
 
 /// Of a rank, with its communicators.
 Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout);
 
-/// Whether every array of such a plan is in its schedule, so that its framework's allocator is
-/// replayed over it; else what outlives operations follows formulas and fragmentation is estimated.
-bool replays_memory(const Model& model, const Plan& plan, const Stack& stack);
+/// Whether the framework's allocator is replayed over the step; else its fragmentation is
+/// estimated.
+bool replays_memory(const Plan& plan, const Stack& stack);
 
-/// Predictor::parallel_memory_bytes().
+/// Predictor::parallel_memory_bytes(). `scratch` is written anew.
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
-                            const UnitActivations& activations);
+                            ProgramCache& programs, StageMemory& stages, Schedule& scratch);
 
 }  // namespace shardwright::sim

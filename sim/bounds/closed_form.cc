@@ -90,7 +90,7 @@ Bytes ClosedForm::allocated_bytes(const Plan& plan) {
   check_plan(plan, s.model, s.profile.cluster.gpus_per_node);
   lower(s.model, plan, s.profile.stack, s.profile.cluster, s.programs.at(plan), s.all);
   const bool is_static = s.profile.stack.memory == MemoryManager::kStatic;
-  return is_static ? static_memory_bytes(s.all) : allocated_peak(s.all).bytes;
+  return is_static ? static_memory_bytes(s.all) : allocated_peak(s.all).level.bytes;
 }
 
 }  // namespace shardwright::sim

@@ -32,6 +32,7 @@ constexpr std::array<Kind, kPersistentKinds> kKinds = {{
     {MemoryCategory::kGradientBuffers, "reduced shard"},
     {MemoryCategory::kGradientBuffers, "gradient buckets"},
     {MemoryCategory::kGradientBuffers, "all-reduce buckets"},
+    {MemoryCategory::kWorkspace, "optimizer state on its way"},
     {MemoryCategory::kWorkspace, "workspace"},
 }};
 

@@ -45,9 +45,10 @@ enum class Persistent : std::uint8_t {
   kReducedShard,            // the own share of a reduction before it is added to the sum
   kGradientBuckets,         // of a framework
   kAllReduceBuckets,        // likewise
+  kOptimizerPieces,         // of what the host keeps of the optimizer's state, on its way
   kWorkspace                // sim/core/workspace.h
 };
-inline constexpr int kPersistentKinds = 18;
+inline constexpr int kPersistentKinds = 19;
 std::string_view name_of(Persistent kind);
 MemoryCategory category_of(Persistent kind);
 

@@ -31,44 +31,93 @@ DType gradient_dtype(const Schedule& schedule) {
 
 }  // namespace
 
+namespace {
+
+/// Parameters of a chunk, and what this rank owns of them.
+struct HeldParameters {
+  explicit HeldParameters(const Schedule& schedule) {
+    const UnitSizes& sizes = schedule.unit_sizes;
+    const std::int64_t ranks = schedule.shard_ranks();
+    const std::int64_t expert_ranks = schedule.expert_shard_ranks();
+    const std::int64_t dense = sizes.total(schedule.layers), experts = sizes.all_experts();
+    const auto owned_of = [&](std::int64_t of_dense, std::int64_t of_experts) {
+      return of_dense / ranks + (of_experts == 0 ? 0 : of_experts / expert_ranks);
+    };
+    const std::int64_t dense_layers = dense - sizes.embedding - sizes.head - sizes.norms;
+    all = dense + experts;
+    owned = owned_of(dense, experts);
+    layers = dense_layers + experts;
+    layers_owned = owned_of(dense_layers, experts);
+    largest_owned = owned_of(sizes.largest(), 0);
+    if (sizes.moe_layers > 0)
+      largest_owned = std::max(largest_owned, owned_of(sizes.moe_layer, sizes.experts));
+  }
+  std::int64_t all = 0, owned = 0;
+  std::int64_t layers = 0, layers_owned = 0;  // of these
+  std::int64_t largest_owned = 0;             // of a unit
+};
+
+}  // namespace
+
 void list_persistent(Schedule& schedule) {
   const ShardingFacts& f = schedule.sharding;
   const UnitSizes& sizes = schedule.unit_sizes;
-  const std::int64_t dense = sizes.total(schedule.layers);
-  const std::int64_t experts = sizes.moe_layers * sizes.experts;
-  const std::int64_t total = dense + experts;
-  const std::int64_t owned =
-      dense / schedule.shard_ranks() +
-      (experts == 0 ? 0 : experts / schedule.group(CommGroup::kExpertData).size);
+  const HeldParameters held(schedule);
+  const bool frozen = f.trained >= 0;
+  const std::int64_t trained = frozen ? f.trained : held.all;
+  const std::int64_t trained_owned = frozen ? f.trained_owned : held.owned;
   const std::int64_t width = bytes_of(f.parameter_dtype);
   const std::int64_t rotating = largest_rotating(sizes);
+  const auto times = [](double each, std::int64_t count) {
+    return static_cast<Bytes>(each * static_cast<double>(count));
+  };
+  // What layers' parameters take more, or less.
+  const double wide = static_cast<double>(frozen ? bytes_of(DType::kBf16) : width);
+  const double layer_more = f.layer_parameter_bytes > 0 ? f.layer_parameter_bytes - wide : 0;
   schedule.persistent.clear();
   const auto list = [&](Persistent kind, Bytes bytes) {
     if (bytes > 0) schedule.persistent.push_back({kind, bytes});
   };
+  const Bytes master = bytes_of(f.master_dtype) * trained_owned;
+  const Bytes moments = times(f.moment_bytes, trained_owned);
   if (f.keeps_optimizer) {
-    list(Persistent::kMaster, bytes_of(f.master_dtype) * owned);
-    list(Persistent::kMoments, 2 * bytes_of(f.moment_dtype) * owned);
+    list(Persistent::kMaster, master);
+    list(Persistent::kMoments, moments);
   }
   // Where the host has the master, what is computed with is a copy of its own.
   const bool copies = f.has_compute_copy() || !f.keeps_optimizer;
   const bool keeps = f.keeps_parameters || !f.keeps_optimizer;
-  if (keeps && f.shards != Sharded::kParameters) {
+  // Beside adapters no master stands for what is frozen, which is kept in 16 bits.
+  const auto frozen_bytes = [&](std::int64_t all, std::int64_t layers) {
+    return frozen ? bytes_of(DType::kBf16) * all + times(layer_more, layers) : 0;
+  };
+  const auto copies_bytes = [&](std::int64_t layers) {
+    return frozen ? 0 : times(layer_more, layers);
+  };
+  if (f.shards != Sharded::kParameters) {
     // Without a copy the master is the own part of the whole, and the rest lies beside it.
-    list(Persistent::kWholeParameters, width * (copies ? total : total - owned));
-  } else if (keeps && copies) {
-    list(Persistent::kShardedParameters, width * owned);
+    list(Persistent::kWholeParameters,
+         frozen_bytes(held.all, held.layers) +
+             (keeps
+                  ? width * (copies ? trained : trained - trained_owned) + copies_bytes(held.layers)
+                  : 0));
+  } else {
+    list(Persistent::kShardedParameters, frozen_bytes(held.owned, held.layers_owned) +
+                                             (keeps && copies ? width * trained_owned : 0));
   }
   if (f.keeps_sums) {
     const bool whole = f.sums_whole_gradients();
     list(whole ? Persistent::kWholeGradients : Persistent::kShardedGradients,
-         bytes_of(f.sum_dtype) * (whole ? total : owned));
+         bytes_of(f.sum_dtype) * (whole ? trained : trained_owned) +
+             times(f.small_gradient_bytes, trained));
   }
   if (f.weights.rotate()) {
     list(Persistent::kRotatingWeights, f.weights.count * width * rotating);
     if (sizes.tied()) list(Persistent::kTiedEmbeddingWeights, width * sizes.embedding);
   } else if (f.weights.every_unit()) {
-    list(Persistent::kGatheredWeights, width * (total - sizes.norms));
+    const double gathered_more = layer_more < 0 ? layer_more : 0;  // copies are made of it
+    list(Persistent::kGatheredWeights, width * (held.all - sizes.norms + (frozen ? trained : 0)) +
+                                           times(gathered_more, held.layers));
   }
   if (f.weights.count != 0) list(Persistent::kNormWeights, width * sizes.norms);
   if (f.gradients.rotate()) {
@@ -88,6 +137,11 @@ void list_persistent(Schedule& schedule) {
   }
   list(Persistent::kGradientBuckets, f.gradient_bucket_bytes);
   list(Persistent::kAllReduceBuckets, f.all_reduce_bucket_bytes);
+  if (!f.keeps_optimizer) {
+    const double each = static_cast<double>(bytes_of(f.master_dtype)) + f.moment_bytes;
+    list(Persistent::kOptimizerPieces,
+         std::min(master + moments, 2 * times(each, held.largest_owned)));
+  }
   list(Persistent::kWorkspace, f.workspace_bytes);
 }
 

@@ -111,6 +111,10 @@ struct Schedule {
   std::int64_t shard_ranks() const { return group(CommGroup::kShard).size; }
   std::int64_t replicate_ranks() const { return group(CommGroup::kReplicate).size; }
   std::int64_t world_ranks() const { return group(CommGroup::kWorld).size; }
+  /// Between which the state of routed experts is divided, where the other units' is.
+  std::int64_t expert_shard_ranks() const {
+    return shard_ranks() == 1 ? 1 : group(CommGroup::kExpertData).size;
+  }
 
   std::int32_t units() const { return static_cast<std::int32_t>(layers) + 3; }
   std::int32_t head_unit() const { return static_cast<std::int32_t>(layers) + 1; }

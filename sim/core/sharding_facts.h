@@ -21,6 +21,8 @@ struct UnitSizes {
   // Of layers with experts, which the model's layers count, too: without their routed experts, and
   // those.
   std::int64_t moe_layers = 0, moe_layer = 0, experts = 0;
+  // Of modules of multi-token prediction together, likewise.
+  std::int64_t predictions = 0, prediction_experts = 0;
 
   /// Of a pipeline's chunk or stage: the head may be another one's.
   bool in_parts = false;
@@ -29,8 +31,10 @@ struct UnitSizes {
   bool tied() const { return head == 0 && !in_parts; }
   /// Norms apart.
   std::int64_t largest() const { return std::max({embedding, layer, head}); }
+  std::int64_t all_experts() const { return moe_layers * experts + prediction_experts; }
   std::int64_t total(std::int64_t layers) const {
-    return embedding + (layers - moe_layers) * layer + moe_layers * moe_layer + head + norms;
+    return embedding + (layers - moe_layers) * layer + moe_layers * moe_layer + predictions + head +
+           norms;
   }
 };
 
@@ -51,8 +55,16 @@ struct ShardingFacts {
   DType master_dtype = DType::kFp32;
   DType moment_dtype = DType::kFp32;
   DType sum_dtype = DType::kFp32;  // of gradients over micro-batches
-  bool separates_norms = false;    // norms of all layers are a unit of their own
-  bool keeps_optimizer = true;     // master and moments are on the device
+  double moment_bytes = 8;         // of all that is kept of a parameter beside its master
+  /// Of a layer's parameter as it is kept to compute with: with copies in fewer bits, or quantized.
+  /// 0: in parameter_dtype.
+  double layer_parameter_bytes = 0;
+  /// Of gradients that are kept beside their sums, in the type of the weights.
+  double small_gradient_bytes = 0;
+  /// Beside frozen parameters, those that are updated, and the own share of them; -1: all are.
+  std::int64_t trained = -1, trained_owned = -1;
+  bool separates_norms = false;  // norms of all layers are a unit of their own
+  bool keeps_optimizer = true;   // master and moments are on the device
   /// Beside the master there is, for the whole step, what is computed with: whole, or the share
   /// that is gathered.
   bool keeps_parameters = false;

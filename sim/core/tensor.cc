@@ -123,7 +123,8 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "shard_gradient",
                                                                "full_gradient",
                                                                "optimizer_temporary",
-                                                               "key_value_cache"};
+                                                               "key_value_cache",
+                                                               "offloaded"};
 
 }  // namespace
 

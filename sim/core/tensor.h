@@ -121,9 +121,10 @@ enum class Tensor : std::uint8_t {
   kShardGradient,       // share: the sum over micro-batches
   kFullGradient,        // whole: the sum over micro-batches
   kOptimizerTemporary,  // of the update
-  kKeyValueCache        // [T, 2K] keys and values that outlive a checkpointed layer's forward pass
+  kKeyValueCache,       // [T, 2K] keys and values that outlive a checkpointed layer's forward pass
+  kOffloaded  // of a layer's kept tensors, what the host has meanwhile: released before acquired
 };
-inline constexpr int kTensorCount = static_cast<int>(Tensor::kKeyValueCache) + 1;
+inline constexpr int kTensorCount = static_cast<int>(Tensor::kOffloaded) + 1;
 
 constexpr std::size_t index_of(Tensor tensor) {
   return static_cast<std::size_t>(tensor);

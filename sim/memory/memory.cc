@@ -10,35 +10,6 @@ namespace shardwright::sim {
 
 namespace {
 
-using Breakdown = std::array<Bytes, kMemoryCategories>;
-
-/// Running sum of allocated bytes by category, with its peak.
-struct Walker {
-  Breakdown now{};
-  Bytes total = 0;
-  AllocatedPeak peak;
-
-  void change(MemoryCategory category, Bytes bytes) {
-    now[static_cast<std::size_t>(category)] += bytes;
-    total += bytes;
-  }
-  void walk(const Schedule& schedule, std::uint32_t b, std::int32_t rep, std::int32_t micro) {
-    const Block& block = schedule.blocks[b];
-    for (std::uint32_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
-      const MemoryAction& action = schedule.memory[i];
-      change(action.category, action.acquire ? action.bytes : -action.bytes);
-      if (total > peak.bytes) {
-        peak.bytes = total;
-        peak.breakdown = now;
-        peak.at.op = block.first_op + action.op;
-        peak.at.block = b;
-        peak.at.unit = block.first_unit + rep * block.unit_step;
-        peak.at.micro_step = micro;
-      }
-    }
-  }
-};
-
 void note_device_calls(const AllocatorStats& before, const AllocatorStats& after, std::size_t id,
                        ReplayedMemory& result) {
   const std::int64_t frees = after.num_device_frees - before.num_device_frees;
@@ -53,40 +24,39 @@ void note_device_calls(const AllocatorStats& before, const AllocatorStats& after
 }  // namespace
 
 AllocatedPeak allocated_peak(const Schedule& schedule) {
-  Walker walker;
+  MemoryLevel now;
   for (const PersistentTensor& tensor : schedule.persistent)
-    walker.change(tensor.category(), tensor.bytes);
-  walker.peak.bytes = walker.peak.start_bytes = walker.total;
-  walker.peak.breakdown = walker.now;
+    now.add(tensor.category(), tensor.bytes);
+  AllocatedPeak peak;
+  peak.start_bytes = now.bytes;
+  peak.level = now;
   std::int32_t micro = 0;
   for (const Section& section : schedule.sections) {
-    // Micro-batches of one section are alike: the first two and the last show every level.
-    for (std::int32_t step = 0; step < section.repeats; ++step, ++micro) {
-      if (step == 2 && section.repeats > 3) {
-        micro += section.repeats - 3;
-        step = section.repeats - 1;
-      }
+    const std::int32_t first = micro;
+    follow_repeats(section.repeats, now, [&](std::int32_t step) {
       for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
            ++b) {
         const Block& block = schedule.blocks[b];
-        const std::int32_t repeats = block.repeats;
-        walker.walk(schedule, b, 0, micro);
-        if (repeats == 1) continue;
-        const Breakdown before = walker.now;
-        walker.walk(schedule, b, 1, micro);
-        if (repeats == 2) continue;
-        // Every further repetition changes the level by as much as this one did.
-        Breakdown change;
-        for (std::size_t c = 0; c < change.size(); ++c) change[c] = walker.now[c] - before[c];
-        for (std::size_t c = 0; c < change.size(); ++c) {
-          walker.change(static_cast<MemoryCategory>(c), change[c] * (repeats - 3));
-        }
-        walker.walk(schedule, b, repeats - 1, micro);
+        follow_repeats(block.repeats, now, [&](std::int32_t rep) {
+          for (std::uint32_t i = 0; i < block.action_count; ++i) {
+            const MemoryAction& action = schedule.memory[block.first_action + i];
+            now.add(action);
+            if (now.bytes <= peak.level.bytes) continue;
+            peak.level = now;
+            peak.at = {0,
+                       0,
+                       block.first_op + action.op,
+                       b,
+                       block.first_unit + rep * block.unit_step,
+                       first + step};
+          }
+        });
       }
-    }
+    });
+    micro = first + section.repeats;
   }
-  walker.peak.end_bytes = walker.total;
-  return walker.peak;
+  peak.end_bytes = now.bytes;
+  return peak;
 }
 
 ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
@@ -120,6 +90,7 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
         stream_done[op.stream] = std::max(stream_done[op.stream], offset + clock.completion_ns[id]);
       }
       for (const MemoryAction& a : actions.of(instance)) {
+        if (a.tensor == Tensor::kOffloaded) continue;  // which of the tensors is not said
         if (a.acquire) {
           const AllocatorStats before = allocator.stats();
           const auto got = allocator.allocate(a.bytes, a.stream, host_now);

@@ -16,9 +16,46 @@
 
 namespace shardwright::sim {
 
-struct AllocatedPeak {
+/// What is allocated at a moment.
+struct MemoryLevel {
   Bytes bytes = 0;
-  std::array<Bytes, kMemoryCategories> breakdown{};
+  std::array<Bytes, kMemoryCategories> by_category{};
+
+  void add(MemoryCategory category, Bytes more) {
+    by_category[static_cast<std::size_t>(category)] += more;
+    bytes += more;
+  }
+  void add(const MemoryAction& action) {
+    add(action.category, action.acquire ? action.bytes : -action.bytes);
+  }
+  void add(const MemoryLevel& more, std::int64_t times = 1) {
+    bytes += times * more.bytes;
+    for (std::size_t c = 0; c < by_category.size(); ++c)
+      by_category[c] += times * more.by_category[c];
+  }
+  Bytes of(MemoryCategory category) const {
+    return by_category[static_cast<std::size_t>(category)];
+  }
+};
+
+/// Calls once(repetition), which changes `level`, for those of a block's repetitions that show
+/// every level: the first two and the last; between them the level changes each time by as much.
+template <typename Once>
+void follow_repeats(std::int32_t repeats, MemoryLevel& level, Once&& once) {
+  if (repeats == 0) return;
+  once(0);
+  if (repeats == 1) return;
+  MemoryLevel before = level;
+  once(1);
+  if (repeats == 2) return;
+  MemoryLevel change = level;
+  change.add(before, -1);
+  level.add(change, repeats - 3);
+  once(repeats - 1);
+}
+
+struct AllocatedPeak {
+  MemoryLevel level;
   OpInstance at;        // the operation during which it is reached (id is not set)
   Bytes end_bytes = 0;  // when the step is over: what it was at the start
   Bytes start_bytes = 0;

@@ -2,188 +2,205 @@
 #include "sim/memory/stage_memory.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <deque>
+#include <optional>
 
-#include "sim/core/strategy.h"
-#include "sim/memory/optimizer_state.h"
-#include "sim/memory/unit_activations.h"
-#include "sim/program/adapters.h"
-#include "sim/program/low_precision.h"
-#include "sim/program/real.h"
+#include "sim/memory/chunk_memory.h"
 #include "sim/schedules/stage_actions.h"
+#include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
 namespace {
 
-class StageWalk {
- public:
-  struct Peak {
-    double activations = 0, loss = 0;
-    double gradient_buffers = 0;
-    double all() const { return activations + loss + gradient_buffers; }
-  };
-
-  StageWalk(const UnitActivations& units, const Plan& plan)
-      : units_(units),
-        offloaded_(plan.offload == Offload::kActivations ? plan.offload_layers : 0) {}
-
-  /// `gradient_buffers`: of sharded parameters, there while a layer's backward runs.
-  Peak peak(const PipelineShape& shape, const std::vector<ChunkContent>& parts, std::int32_t stage,
-            double gradient_buffers) const {
-    std::vector<ActivationLevels> chunks;
-    for (std::int32_t c = 0; c < shape.chunks; ++c)
-      chunks.push_back(units_.of(of_chunk(parts, shape, {stage, c}), offloaded_));
-    Peak peak;
-    ActivationBytes live;
-    const auto reach = [&](const ActivationBytes& beyond, double buffers) {
-      const Peak here{f(live.activations + beyond.activations), f(live.loss + beyond.loss),
-                      buffers};
-      if (here.all() > peak.all()) peak = here;
-    };
-    for (const Action& action : stage_actions(shape, stage)) {
-      const ActivationLevels& chunk = chunks[static_cast<std::size_t>(action.chunk)];
-      if (action.kind == PassKind::kForward) {
-        reach(chunk.forward, 0);
-        add(live, chunk.kept, 1);
-      }
-      if (makes_input_gradient(action.kind)) {
-        add(live, chunk.kept, -1);
-        const bool defers = !makes_weight_gradient(action.kind);
-        reach(defers ? chunk.backward_input : chunk.backward, gradient_buffers);
-        if (defers) add(live, chunk.deferred, 1);
-      } else if (makes_weight_gradient(action.kind)) {
-        add(live, chunk.deferred, -1);
-      }
-    }
-    return peak;
-  }
-
- private:
-  static void add(ActivationBytes& to, const ActivationBytes& more, Bytes sign) {
-    to.activations += sign * more.activations;
-    to.loss += sign * more.loss;
-  }
-
-  const UnitActivations& units_;
-  std::int64_t offloaded_;
-};
-
 /// In-flight passes are as many with fewer micro-batches, once warm-up is over.
 PipelineShape shortened(PipelineShape shape) {
-  const std::int32_t most = 4 * shape.stages;
-  if (shape.micro_batches > most) shape.micro_batches = most;
+  shape.micro_batches = std::min(shape.micro_batches, 4 * shape.stages);
   return shape;
 }
 
-/// Frozen weights once, in the compute type or as they are quantized; state of the adapters alone.
-void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double adapters,
-                        double largest_layer, const Model& model, const Plan& plan,
-                        const Stack& stack, const Gpu& gpu, const Layout& layout) {
-  const StrategyInfo& strategy = info_of(plan.strategy);
-  const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
-  const bool quantized = plan.numerics.quantize != Quantize::kNone;
-  const double each =
-      quantized ? quantized_weight_bytes(plan.numerics.quantize) : weight_bytes(plan, stack, gpu);
-  const double frozen = 2 * (held.embedding + held.head) + each * (held.layers + held.experts);
-  if (quantized) memory.of(MemoryCategory::kWorkspace) += 2 * largest_matrix(model, plan);
-  memory.of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / model_parallel;
-  memory.of(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / model_parallel;
-  if (strategy.shards != Sharded::kParameters) {
-    memory.of(MemoryCategory::kParameters) = frozen + 2 * adapters;
-    memory.of(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * adapters;
-    return;
-  }
-  const bool gathered = layout.pp > 1 || !strategy.reshards;
-  memory.of(MemoryCategory::kParameters) = frozen / ranks;
-  memory.of(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * adapters / ranks;
-  const double travels = quantized ? each : 2;
-  memory.of(MemoryCategory::kGatherBuffers) =
-      gathered
-          ? travels * (held.layers + held.experts) + 2 * (held.embedding + held.head + adapters)
-          : travels * 2 * largest_layer;
-}
-
-/// The state is the host's; what is on its way is in two pieces of a layer.
-void offload_states(StageMemory& memory, double largest_layer, const Plan& plan,
-                    const Layout& layout) {
-  const StrategyInfo& strategy = info_of(plan.strategy);
-  const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
-  const double master = f(bytes_of(plan.master_dtype));
-  const double state = memory.of(MemoryCategory::kMaster) + memory.of(MemoryCategory::kOptimizer);
-  // Sharded parameters are gathered from the compute copy that is left.
-  if (strategy.shards == Sharded::kParameters && plan.numerics.lora == 0)
-    memory.of(MemoryCategory::kParameters) = 2 / master * memory.of(MemoryCategory::kMaster);
-  memory.of(MemoryCategory::kMaster) = memory.of(MemoryCategory::kOptimizer) = 0;
-  const double pieces = 2 * (master + moment_bytes(plan)) * largest_layer / model_parallel;
-  memory.of(MemoryCategory::kWorkspace) += std::min(state, pieces);
-}
-
-void add_states(StageMemory& memory, const ChunkParameters& held, double largest_layer,
-                const Plan& plan, const Stack& stack, const Gpu& gpu, const Layout& layout) {
-  const double parameters = held.total();
-  const StrategyInfo& strategy = info_of(plan.strategy);
-  const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double master = f(bytes_of(plan.master_dtype)), moments = moment_bytes(plan);
-  // The state of experts is divided by the few ranks that hold the same.
-  const double expert_ranks = f(layout.group(sharded_over(ModelUnit::kExperts)).size);
-  if (strategy.shards == Sharded::kParameters) {
-    const bool gathered = layout.pp > 1 || !strategy.reshards;
-    const double owned = held.dense() / ranks + held.experts / expert_ranks;
-    memory.of(MemoryCategory::kMaster) = master * owned;
-    memory.of(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * owned;
-    memory.of(MemoryCategory::kOptimizer) = moments * owned;
-    const double each = plan.numerics.fp8_params ? weight_bytes(plan, stack, gpu) : 2;
-    memory.of(MemoryCategory::kGatherBuffers) = each * (gathered ? parameters : 2 * largest_layer);
-    memory.of(MemoryCategory::kGradientBuffers) =
-        (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
-    return;
-  }
-  const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
-  const double expert_divided = strategy.shards == Sharded::kNothing ? 1 : expert_ranks;
-  const double owned = held.dense() / model_parallel + held.experts / expert_divided;
-  memory.of(MemoryCategory::kParameters) =
-      2 * (held.embedding + held.head) +
-      weight_bytes(plan, stack, gpu) * (held.layers + held.experts);
-  memory.of(MemoryCategory::kGradients) = kept_gradient_bytes(plan, stack) * parameters;
-  const GradientSoftware& gradients = stack.parallel.gradients;
-  if (strategy.shards != Sharded::kNothing && plan.reduce_dtype != DType::kFp32)
-    memory.of(MemoryCategory::kWorkspace) +=
-        gradients.flattened_bytes * owned + gradients.bucket_bytes;
-  // Masters of the type of the weights are the weights.
-  memory.of(MemoryCategory::kMaster) = plan.master_dtype == plan.param_dtype ? 0 : master * owned;
-  memory.of(MemoryCategory::kOptimizer) = moments * owned;
+/// Chunks that differ in nothing but where they lie are one.
+bool alike(ChunkContent chunk, const ChunkContent& other) {
+  chunk.first_layer = other.first_layer;
+  return chunk == other;
 }
 
 }  // namespace
 
-ChunkParameters chunk_parameters(const Model& model, const ModelUnits& units,
-                                 const ChunkContent& chunk) {
-  const auto held = [&](ModelUnit unit, std::int64_t times) {
-    return f(times) * f(units.elements(unit));
-  };
-  // A module of multi-token prediction is a layer like the last one.
-  const std::int64_t predictions = model.is_moe() ? chunk.extra_predictions : 0;
-  const std::int64_t moe_layers = chunk.expert_layers + predictions;
-  ChunkParameters result;
-  result.layers = held(ModelUnit::kDenseLayer, chunk.layers - chunk.expert_layers) +
-                  held(ModelUnit::kMoeLayer, moe_layers) +
-                  f(predictions) * f(units.prediction_projection());
-  result.experts = held(ModelUnit::kExperts, moe_layers);
-  if (chunk.embedding) result.embedding = f(units.elements(ModelUnit::kEmbedding));
-  if (chunk.head) {
-    // A tied head is the embedding itself, or a copy of it on another stage.
-    const bool copied = model.tied_head && !chunk.embedding;
-    result.head = held(ModelUnit::kHead, 1) + (copied ? f(units.vocabulary()) : 0);
+/// The chunks of a plan, lowered for their memory.
+class StageMemory::Chunks {
+ public:
+  void lower(const Model& model, const Plan& plan, const profiles::Profile& profile,
+             const LayerPrograms& programs, const std::vector<ChunkContent>& parts, ChunkUse use) {
+    distinct_ = 0;
+    of_part_.clear();
+    for (const ChunkContent& part : parts) {
+      std::size_t known = 0;
+      while (known < distinct_ && !alike(part, lowered_[known].content)) ++known;
+      of_part_.push_back(known);
+      if (known < distinct_) continue;
+      if (lowered_.size() == distinct_) lowered_.emplace_back();
+      Lowered& chunk = lowered_[distinct_++];
+      chunk.content = part;
+      lower_chunk(model, plan, profile.stack, profile.cluster, programs, part, chunk.schedule, use);
+      chunk.memory = ChunkMemory(chunk.schedule);
+    }
   }
-  return result;
+  ChunkMemory& of(const PipelineShape& shape, ChunkPlace at) {
+    return lowered_[of_chunk(of_part_, shape, at)].memory;
+  }
+
+ private:
+  struct Lowered {
+    ChunkContent content;
+    Schedule schedule;
+    ChunkMemory memory{schedule};
+  };
+  std::deque<Lowered> lowered_;  // the first `distinct_` are this plan's
+  std::size_t distinct_ = 0;
+  std::vector<std::size_t> of_part_;
+};
+
+namespace {
+
+/// Passes of a chunk in its place, with what they receive and send.
+class PassesOfChunk {
+ public:
+  PassesOfChunk(const PipelineShape& shape, ChunkPlace at, ChunkMemory& memory)
+      : shape_(shape), at_(at), memory_(memory) {}
+
+  const MemoryChange& of(const Action& action) {
+    const ChunkSection which = section_of(action, shape_.passes());
+    std::optional<MemoryChange>& known =
+        known_[static_cast<std::size_t>(action.kind)][static_cast<std::size_t>(which)];
+    if (!known) known = change_of(action.kind, which);
+    return *known;
+  }
+
+ private:
+  MemoryChange change_of(PassKind kind, ChunkSection which) {
+    const PassEnds ends = ends_of(shape_, at_, kind);
+    const bool forward = kind == PassKind::kForward;
+    using S = ChunkSection;
+    MemoryChange change;
+    if (ends.from) change.add(memory_.of(forward ? S::kReceive : S::kReceiveGradient));
+    change.add(memory_.of(which, part_of(kind)));
+    if (ends.to) change.add(memory_.of(forward ? S::kSendOutput : S::kSendGradient));
+    return change;
+  }
+
+  static constexpr std::size_t kPasses = static_cast<std::size_t>(ChunkSection::kLastBackward) + 1;
+  const PipelineShape& shape_;
+  ChunkPlace at_;
+  ChunkMemory& memory_;
+  std::array<std::array<std::optional<MemoryChange>, kPasses>, 4> known_;
+};
+
+/// What a stage holds for the step, and what it does one after the other.
+template <typename Chunks>
+class StageSteps {
+ public:
+  StageSteps(const PipelineShape& shape, std::int32_t stage, Chunks& chunks, Bytes message_bytes) {
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      for (const PersistentTensor& tensor : chunks.of(shape, {stage, c}).schedule().persistent)
+        hold(tensor);
+    }
+    // Buffers of what arrives beside the tensor that is computed with.
+    held_.add(MemoryCategory::kWorkspace, message_bytes * (shape.interleaves() ? shape.stages : 2));
+    const auto rest = [&](ChunkSection section) {
+      for (std::int32_t c = 0; c < shape.chunks; ++c)
+        steps_.push_back(&chunks.of(shape, {stage, c}).of(section));
+    };
+    rest(ChunkSection::kPrepare);
+    for (std::int32_t c = 0; c < shape.chunks; ++c)
+      passes_.emplace_back(shape, ChunkPlace{stage, c}, chunks.of(shape, {stage, c}));
+    for (const Action& action : stage_actions(shape, stage))
+      steps_.push_back(&passes_[static_cast<std::size_t>(action.chunk)].of(action));
+    rest(ChunkSection::kUpdate);
+  }
+
+  MemoryLevel most() const {
+    Bytes now = 0, most = 0;
+    std::size_t fullest = 0;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (now + steps_[i]->most.bytes > most) {
+        most = now + steps_[i]->most.bytes;
+        fullest = i;
+      }
+      now += steps_[i]->net.bytes;
+    }
+    MemoryLevel level = held_;
+    for (std::size_t i = 0; i < fullest; ++i) level.add(steps_[i]->net);
+    level.add(steps_[fullest]->most);
+    return level;
+  }
+
+ private:
+  void hold(const PersistentTensor& tensor) {
+    Bytes more = tensor.bytes;
+    if (tensor.kind == Persistent::kWorkspace) {
+      more = std::max<Bytes>(0, tensor.bytes - workspace_bytes_);  // chunks share it
+      workspace_bytes_ += more;
+    }
+    held_.add(tensor.category(), more);
+  }
+
+  MemoryLevel held_;
+  std::deque<PassesOfChunk> passes_;
+  std::vector<const MemoryChange*> steps_;
+  Bytes workspace_bytes_ = 0;
+};
+
+}  // namespace
+
+StageMemory::StageMemory(const Model& model, const profiles::Profile& profile)
+    : model_(model), profile_(profile), chunks_(std::make_unique<Chunks>()) {}
+StageMemory::~StageMemory() = default;
+
+std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& cache,
+                                             const std::vector<ChunkContent>& parts) {
+  const PipelineShape shape = shortened(pipeline_shape(asked));
+  Plan plan = asked;
+  plan.grad_accum = shape.passes();
+  // Where weight gradients are put off their operands say what stays for them.
+  const bool splits = shape.info().splits_backward;
+  const LayerPrograms& programs = splits ? cache.at(asked) : cache.memory_at(asked);
+  chunks_->lower(model_, plan, profile_, programs, parts,
+                 splits ? ChunkUse::kWalked : ChunkUse::kMemory);
+  std::vector<MemoryLevel> stages;
+  for (std::int32_t s = 0; s < shape.stages; ++s)
+    stages.push_back(StageSteps(shape, s, *chunks_, programs.bytes_of(Tensor::kX)).most());
+  return stages;
 }
 
-double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,
-                       const ChunkContent& chunk) {
-  const UnitActivations units(model, plan, stack);
-  return f(units.of(chunk).kept.all() - units.of(chunk, plan.offload_layers).kept.all());
+Bytes StageMemory::held_bytes(const Plan& asked, const std::vector<ChunkContent>& parts) {
+  const PipelineShape shape = pipeline_shape(asked);
+  Plan plan = asked;
+  plan.grad_accum = shape.passes();
+  std::vector<Bytes> held;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const auto known = static_cast<std::size_t>(
+        std::find_if(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(part),
+                     [&](const ChunkContent& other) { return alike(parts[part], other); }) -
+        parts.begin());
+    held.push_back(known < part ? held[known]
+                                : sim::held_bytes(model_, plan, profile_.stack, profile_.cluster,
+                                                  parts[part], scratch_));
+  }
+  Bytes most = 0;
+  for (std::int32_t s = 0; s < shape.stages; ++s) {
+    Bytes of_stage = 0;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) of_stage += of_chunk(held, shape, {s, c});
+    most = std::max(most, of_stage);
+  }
+  return most;
+}
+
+Bytes estimated_reserved_bytes(const MemoryLevel& allocated, const Stack& stack) {
+  const Bytes comes_and_goes =
+      allocated.of(MemoryCategory::kActivations) + allocated.of(MemoryCategory::kLoss);
+  return allocated.bytes +
+         static_cast<Bytes>(stack.parallel.fragmentation * static_cast<double>(comes_and_goes));
 }
 
 int communicators(const Layout& layout) {
@@ -193,57 +210,6 @@ int communicators(const Layout& layout) {
     if (layout.group(group).size > 1) ++count;
   }
   return count;
-}
-
-std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
-                                      const profiles::Profile& profile, const Layout& layout,
-                                      const std::vector<ChunkContent>& parts,
-                                      const UnitActivations& activations) {
-  const Stack& stack = profile.stack;
-  const StageWalk walk(activations, plan);
-  const PipelineShape shape = shortened(pipeline_shape(plan));
-  const ModelUnits units(model, plan.parallel);
-  const RankShape s = rank_shape(model, plan);
-  const double message = f(bytes_of(plan.param_dtype)) * f(s.sharded_tokens) * f(s.hidden);
-  std::vector<StageMemory> result;
-  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
-    StageMemory memory;
-    ChunkParameters all;
-    double largest = 0, adapters = 0;
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkContent& content = of_chunk(parts, shape, {stage, c});
-      const ChunkParameters held = chunk_parameters(model, units, content);
-      all.layers += held.layers;
-      adapters += adapter_parameters(model, plan, stack, content.layers);
-      all.embedding += held.embedding;
-      all.head += held.head;
-      all.experts += held.experts;
-      if (content.layers > 0) largest = (held.layers + held.experts) / f(content.layers);
-      largest = std::max({largest, held.embedding + held.head});
-    }
-    const Gpu& gpu = profile.cluster.gpu;
-    if (plan.numerics.lora > 0) {
-      add_adapter_states(memory, all, adapters, largest, model, plan, stack, gpu, layout);
-    } else {
-      add_states(memory, all, largest, plan, stack, gpu, layout);
-    }
-    if (plan.offload == Offload::kOptimizer) offload_states(memory, largest, plan, layout);
-    const StageWalk::Peak peak =
-        walk.peak(shape, parts, stage, memory.of(MemoryCategory::kGradientBuffers));
-    memory.of(MemoryCategory::kGradientBuffers) = peak.gradient_buffers;
-    memory.of(MemoryCategory::kActivations) += peak.activations;
-    memory.of(MemoryCategory::kLoss) += peak.loss;
-    if (shape.stages > 1) {
-      const double messages = shape.interleaves() ? shape.stages : 2;
-      memory.of(MemoryCategory::kWorkspace) += messages * message;
-    }
-    memory.allocated_bytes =
-        std::accumulate(memory.breakdown_bytes.begin(), memory.breakdown_bytes.end(), 0.0);
-    memory.reserved_bytes =
-        memory.allocated_bytes + stack.parallel.fragmentation * (peak.activations + peak.loss);
-    result.push_back(memory);
-  }
-  return result;
 }
 
 }  // namespace shardwright::sim

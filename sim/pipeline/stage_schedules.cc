@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "sim/pipeline/pass_parts.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
 
@@ -35,46 +36,6 @@ std::int16_t channel_of(std::int32_t from_part, std::int32_t to_part) {
   return static_cast<std::int16_t>(2 * std::min(from_part, to_part) + (back ? 1 : 0));
 }
 
-enum class Part : std::uint8_t { kAll, kPrompt, kDelayed };
-
-/// The operations of a block that are in a part of it, with their memory.
-class BlockPart {
- public:
-  BlockPart(const Schedule& from, const Block& block, Part part)
-      : from_(from), block_(block), part_(part) {}
-
-  bool has(std::uint32_t op) const {
-    return part_ == Part::kAll ||
-           (part_ == Part::kDelayed) == from_.ops[block_.first_op + op].deferrable;
-  }
-  /// The operation at which the action happens, once delayed ones follow the others.
-  std::uint32_t op_of(const MemoryAction& action) const {
-    if (part_ == Part::kAll || action.acquire || action.offset == kAllUnits) return action.op;
-    std::uint32_t last = action.op;
-    bool delayed = from_.ops[block_.first_op + action.op].deferrable;
-    for (std::uint32_t i = 0; i < block_.op_count; ++i) {
-      const Op& op = from_.ops[block_.first_op + i];
-      if (!op.deferrable || !touches(op, action)) continue;
-      last = delayed ? std::max(last, i) : i;
-      delayed = true;
-    }
-    return last;
-  }
-
- private:
-  static bool touches(const Op& op, const MemoryAction& action) {
-    const auto is_it = [&](const Operand& operand) {
-      return operand.tensor == action.tensor && operand.offset == action.offset;
-    };
-    return std::any_of(std::begin(op.in), std::end(op.in), is_it) ||
-           std::any_of(std::begin(op.out), std::end(op.out), is_it);
-  }
-
-  const Schedule& from_;
-  const Block& block_;
-  Part part_;
-};
-
 /// Puts the blocks of one chunk into its stage's schedule.
 class ChunkCopier {
  public:
@@ -95,7 +56,7 @@ class ChunkCopier {
   }
   Section rest(ChunkSection which) {
     Section section = begin();
-    copy(which, Part::kAll, {});
+    copy(which, PassPart::kAll, {});
     return end(section);
   }
 
@@ -108,35 +69,22 @@ class ChunkCopier {
 
   Section write_pass(PassKind kind, ChunkSection which) {
     const bool forward = kind == PassKind::kForward;
-    const auto behind = next_chunk(shape_, at_), before = previous_chunk(shape_, at_);
-    const auto& from = forward ? before : behind;
-    const auto& to = forward ? behind : before;
+    const PassEnds ends = ends_of(shape_, at_, kind);
     using S = ChunkSection;
     Section section = begin();
-    const bool hands_on = kind != PassKind::kBackwardWeight;
-    if (hands_on && is_elsewhere(from))
-      copy(forward ? S::kReceive : S::kReceiveGradient, Part::kAll, from);
-    copy(which,
-         kind == PassKind::kBackwardInput    ? Part::kPrompt
-         : kind == PassKind::kBackwardWeight ? Part::kDelayed
-                                             : Part::kAll,
-         {});
-    if (hands_on && is_elsewhere(to))
-      copy(forward ? S::kSendOutput : S::kSendGradient, Part::kAll, to);
+    if (ends.from) copy(forward ? S::kReceive : S::kReceiveGradient, PassPart::kAll, ends.from);
+    copy(which, part_of(kind), {});
+    if (ends.to) copy(forward ? S::kSendOutput : S::kSendGradient, PassPart::kAll, ends.to);
     return end(section);
   }
 
-  bool is_elsewhere(const std::optional<ChunkPlace>& place) const {
-    return place && place->stage != at_.stage;
-  }
-
-  void copy(ChunkSection which, Part part, const std::optional<ChunkPlace>& peer) {
+  void copy(ChunkSection which, PassPart part, const std::optional<ChunkPlace>& peer) {
     const Section& section = from_.sections[static_cast<std::size_t>(which)];
     for (std::uint32_t b = 0; b < section.block_count; ++b)
       copy(from_.blocks[section.first_block + b], part, peer);
   }
 
-  void copy(const Block& of, Part part, const std::optional<ChunkPlace>& peer) {
+  void copy(const Block& of, PassPart part, const std::optional<ChunkPlace>& peer) {
     const BlockPart here(from_, of, part);
     Block block = of;
     block.first_op = static_cast<std::uint32_t>(to_.ops.size());
@@ -206,18 +154,11 @@ void add_persistent(const Schedule& chunk, Schedule& stage) {
   sizes.head += more.head;
   sizes.norms += more.norms;
   sizes.moe_layers += more.moe_layers;
+  sizes.predictions += more.predictions;
+  sizes.prediction_experts += more.prediction_experts;
   sizes.layer = more.layer;
   sizes.moe_layer = more.moe_layer;
   sizes.experts = more.experts;
-}
-
-/// Micro-batches pass a chunk in ascending order, each way.
-ChunkSection section_of(const Action& action, std::int32_t passes) {
-  const bool first = action.micro_batch == 0;
-  if (action.kind == PassKind::kForward)
-    return first ? ChunkSection::kFirstForward : ChunkSection::kForward;
-  if (action.micro_batch + 1 == passes) return ChunkSection::kLastBackward;
-  return first ? ChunkSection::kFirstBackward : ChunkSection::kBackward;
 }
 
 }  // namespace

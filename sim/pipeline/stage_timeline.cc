@@ -125,6 +125,7 @@ class PassPlaces {
           const Op& op = stage.ops[block.first_op + i];
           places_[key_of(op, block.first_unit + rep * block.unit_step)].push_back(place++);
           streams_.push_back(op.stream);
+          reductions_.push_back(op.deferrable && op.stream != 0);
         }
       }
     }
@@ -132,6 +133,8 @@ class PassPlaces {
 
   OpId size() const { return std::ssize(streams_); }
   std::uint8_t stream(OpId place) const { return streams_[static_cast<std::size_t>(place)]; }
+  /// What becomes of weight gradients, beside what computes.
+  bool is_reduction(OpId place) const { return reductions_[static_cast<std::size_t>(place)]; }
 
   /// Where a chunk's operations are; -1 for what this pass does not do.
   std::vector<OpId> of(const Schedule& chunk, const std::vector<PassOperation>& operations,
@@ -150,13 +153,14 @@ class PassPlaces {
   }
 
  private:
-  using Key = std::tuple<std::int32_t, OpKind, OpKind, Phase, int, int, bool>;
+  using Key = std::tuple<std::int32_t, OpKind, OpKind, Phase, int, int, CommGroup, bool>;
   static Key key_of(const Op& op, std::int32_t unit) {
-    return {unit, op.kind, op.of, op.phase, op.part, op.target, op.stream == 0};
+    return {unit, op.kind, op.of, op.phase, op.part, op.target, op.work.group, op.stream == 0};
   }
 
   std::map<Key, std::vector<OpId>> places_;
   std::vector<std::uint8_t> streams_;
+  std::vector<bool> reductions_;
 };
 
 class Writer {
@@ -186,6 +190,7 @@ class Writer {
     write_track(passes, unvaried_ns);
     schedule_ = &schedules_[static_cast<std::size_t>(stage)];
     places_.clear();
+    free_.assign(schedule_->streams.size(), 0);
     id_ = schedule_->first_id;
     std::size_t next = 0;
     for (const Section& section : schedule_->sections) {
@@ -359,9 +364,16 @@ class Writer {
       return std::clamp(begin + scaled, begin, std::max(begin, end));
     };
     for (std::size_t i = 0; i < pass.size(); ++i) {
-      if (section.of_operations[i] >= 0)
-        add(id_ + section.of_operations[i], stream(i), placed(pass[i].begin_ns),
-            placed(pass[i].end_ns));
+      const OpId place = section.of_operations[i];
+      if (place < 0) continue;
+      Nanoseconds from = placed(pass[i].begin_ns), to = placed(pass[i].end_ns);
+      if (section.places.is_reduction(place)) {
+        // One after another, beside passes that follow.
+        Nanoseconds& free = free_[stream(i)];
+        from = std::max(from, free);
+        to = free = from + (pass[i].end_ns - pass[i].begin_ns);
+      }
+      add(id_ + place, stream(i), from, to);
     }
   }
 
@@ -385,6 +397,7 @@ class Writer {
   std::map<std::pair<std::size_t, PassKind>, std::vector<PassOperation>> operations_;
   const Schedule* schedule_ = nullptr;      // of the stage
   std::map<std::uint32_t, Placed> places_;  // by a section's first block
+  std::vector<Nanoseconds> free_;           // by stream, after the reductions that were written
   std::int32_t rank_ = 0;
   OpId id_ = 0;                                      // of the section's first operation
   std::int32_t first_opened_ = 0, last_opened_ = 0;  // micro-batches

@@ -130,6 +130,10 @@ void dequantize(const ProgramWriter& writer, Ops& list) {
       Op made = writer.memory(OpKind::kQuantize, bytes * f(op.work.n) * f(op.work.k), 1,
                               writer.stack().parallel.cast_efficiency);
       result.push_back(made);
+      result.push_back(op);
+      // The weights in bf16.
+      result.back().temporary_bytes += static_cast<Bytes>(kWritten * f(op.work.n) * f(op.work.k));
+      continue;
     }
     result.push_back(op);
   }

@@ -2,6 +2,7 @@
 #include "sim/program/layer_program.h"
 
 #include <functional>
+#include <utility>
 
 #include "sim/core/base/error.h"
 #include "sim/program/adapters.h"
@@ -105,7 +106,8 @@ void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) {
   pass.memory.push_back(action);
 }
 
-std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t layers) const {
+std::vector<MemoryAction> LayerPrograms::held(std::int64_t checkpointed_layers,
+                                              bool with_head) const {
   std::vector<MemoryAction> releases;
   const auto release = [&](const UnitPass& pass, Tensor tensor, std::int64_t units) {
     Bytes balance = 0;
@@ -120,9 +122,8 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
     action.offset = kAllUnits;
     action.bytes = balance * units;
   };
-  std::int64_t checkpointed = 0;
-  for (std::int64_t layer = 0; layer < layers; ++layer) checkpointed += plan.checkpointed(layer);
-  release(layer_forward_[false][true], Tensor::kKeyValueCache, checkpointed);
+  release(layer_forward_[false][true], Tensor::kKeyValueCache, checkpointed_layers);
+  if (!with_head) return releases;
   for (const Tensor logits : {Tensor::kLogits, Tensor::kLogitsFloat}) {
     UnitPass both = head_.front().forward;
     const std::vector<MemoryAction>& backward = head_.front().backward.memory;
@@ -133,7 +134,7 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
 }
 
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack,
-                             const Gpu& gpu) {
+                             const Gpu& gpu, ProgramUse use) {
   if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
     throw Error(
         "deterministic is true, but only the native stack's order of sums is modelled: "
@@ -144,19 +145,30 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
   const auto usual = parallel_word<CudaGraphs>(stack.parallel.cuda_graphs);
   ListPass pass(stack.parallel,
                 plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone)));
+  std::vector<MemoryAction> memory;
+  const auto append = [&](const Ops& list, const std::vector<MemoryAction>& lifetimes) {
+    if (use == ProgramUse::kMemory) {
+      memory.insert(memory.end(), lifetimes.begin(), lifetimes.end());
+    } else {
+      pass.append(list, lifetimes);
+    }
+  };
+  const auto take = [&] {
+    return use == ProgramUse::kMemory ? UnitPass{{}, std::exchange(memory, {})} : pass.take();
+  };
   const auto append_forward = [&](const UnitProgram& unit) {
-    pass.append(unit.forward, lifetimes(unit.forward, unit.tensors, nothing, unit.kept, false));
+    append(unit.forward, lifetimes(unit.forward, unit.tensors, nothing, unit.kept, false));
   };
   const auto append_backward = [&](const UnitProgram& unit) {
     Ops both = unit.recompute;
     both.insert(both.end(), unit.backward.begin(), unit.backward.end());
-    pass.append(both, lifetimes(both, unit.tensors, unit.kept, unit.held, true));
+    append(both, lifetimes(both, unit.tensors, unit.kept, unit.held, true));
   };
   const auto write = [&](const UnitProgram& unit, UnitPass& forward, UnitPass& backward) {
     append_forward(unit);
-    forward = pass.take();
+    forward = take();
     append_backward(unit);
-    backward = pass.take();
+    backward = take();
   };
   write(writer.embedding(), embedding_forward_, embedding_backward_);
   for (const bool experts : {false, true}) {
@@ -174,7 +186,7 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
   tensors_ = writer.tensors();
   // Of other layers backward keeps keys and values anyway.
   if (stack.keeps_key_values) keep_after(layer_forward_[false][true], Tensor::kKeyValueCache);
-  if (plan.parallel.ep_overlap.value_or(false)) {
+  if (plan.parallel.ep_overlap.value_or(false) && use == ProgramUse::kOperations) {
     Plan waits = plan;
     waits.parallel.ep_overlap = false;
     alone_ = std::make_unique<LayerPrograms>(model, waits, stack, gpu);
@@ -193,13 +205,13 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
         append_forward(unit);
     }
     if (with_head) append_forward(head);
-    passes.forward = pass.take();
+    passes.forward = take();
     if (with_head) append_backward(head);
     for (std::int64_t i = 0; i < predictions; ++i) {
       for (const auto& unit : {std::cref(head), std::cref(layer), std::cref(projection)})
         append_backward(unit);
     }
-    passes.backward = pass.take();
+    passes.backward = take();
     return passes;
   };
   for (std::int64_t i = 0; i <= model.mtp_layers; ++i) {

@@ -25,12 +25,17 @@
 
 namespace shardwright::sim {
 
+/// Whether passes have their operations, or only what these bring to life and let go of, as
+/// ChunkUse::kMemory wants it (sim/strategies/lower.h).
+enum class ProgramUse : std::uint8_t { kOperations, kMemory };
+
 /// All passes of the three kinds of unit for one (model, plan shape, stack). Independent of the
 /// strategy and of the number of GPUs, so that a search builds it once for many plans.
 class LayerPrograms {
  public:
   /// `gpu` says how GEMMs in fp8 want their operands; without one, with a transposed copy.
-  LayerPrograms(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {});
+  LayerPrograms(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {},
+                ProgramUse use = ProgramUse::kOperations);
 
   const UnitPass& embedding_forward() const { return embedding_forward_; }
   const UnitPass& embedding_backward() const { return embedding_backward_; }
@@ -59,8 +64,9 @@ class LayerPrograms {
   /// Of a tensor of the dense units.
   Bytes bytes_of(Tensor tensor) const { return tensors_[tensor].bytes; }
   /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
-  /// has ended. Computed at every call.
-  std::vector<MemoryAction> held(const Plan& plan, std::int64_t layers) const;
+  /// has ended: by so many checkpointed layers and, where it is among the units, the head. Computed
+  /// at every call.
+  std::vector<MemoryAction> held(std::int64_t checkpointed_layers, bool with_head) const;
 
  private:
   void keep_after(UnitPass& pass, Tensor tensor);

@@ -23,6 +23,8 @@ class ProgramCache {
 
   /// Stays valid as long as the cache.
   const LayerPrograms& at(const Plan& plan);
+  /// Of ProgramUse::kMemory.
+  const LayerPrograms& memory_at(const Plan& plan);
 
  private:
   struct Table;

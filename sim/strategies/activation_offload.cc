@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/strategies/activation_offload.h"
 
-#include "sim/memory/stage_memory.h"
+#include <algorithm>
 
 namespace shardwright::sim {
-
-ActivationOffload::ActivationOffload(const Model& model, const Plan& plan, const Stack& stack,
-                                     const ChunkContent& content) {
-  if (plan.offload != Offload::kActivations || content.layers == 0) return;
-  layer_bytes_ = static_cast<std::int64_t>(offloaded_bytes(model, plan, stack, content) /
-                                           static_cast<double>(content.layers));
-}
 
 bool ActivationOffload::acts_on(StepWriter& w, int offset) const {
   return layer_bytes_ > 0 && is_layer(w.kind(offset));
 }
 
 void ActivationOffload::declare(StepWriter& w) {
+  const auto layers = static_cast<std::int32_t>(w.layers());
+  if (w.plan().offload != Offload::kActivations || layers == 0) return;
+  const auto offloaded = std::min(layers, static_cast<std::int32_t>(w.plan().offload_layers));
+  Bytes bytes = 0;
+  for (std::int32_t unit = layers - offloaded + 1; unit <= layers; ++unit)
+    bytes += w.kept_bytes(unit);
+  layer_bytes_ = bytes / layers;
   if (layer_bytes_ == 0) return;
   stream_ = w.stream("offload", StreamRole::kSide, 0);
   kept_ = w.event("kept");
@@ -40,6 +40,8 @@ void ActivationOffload::copy(StepWriter& w, OpKind kind, Phase phase, int offset
   op.work.bytes = layer_bytes_;
   op.waits[0] = after;
   op.record = {record, static_cast<std::int16_t>(offset)};
+  if (kind == OpKind::kCopyIn)
+    w.acquire(Tensor::kOffloaded, offset, layer_bytes_, stream_, MemoryCategory::kActivations);
 }
 
 void ActivationOffload::before_forward(StepWriter& w) {
@@ -50,6 +52,7 @@ void ActivationOffload::after_forward(StepWriter& w) {
   if (!acts_on(w, 0)) return;
   mark(w, Phase::kForward, kept_);
   copy(w, OpKind::kCopyOut, Phase::kForward, 0, {kept_, 0}, left_);
+  w.release_made(Tensor::kOffloaded, layer_bytes_, stream_);
 }
 
 void ActivationOffload::before_backward(StepWriter& w) {

@@ -14,9 +14,6 @@ namespace shardwright::sim {
 class ActivationOffload {
  public:
   /// Of a plan that offloads none, it writes nothing.
-  ActivationOffload(const Model& model, const Plan& plan, const Stack& stack,
-                    const ChunkContent& content);
-
   void declare(StepWriter& w);
   void before_forward(StepWriter& w);
   void after_forward(StepWriter& w);

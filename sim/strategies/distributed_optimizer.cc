@@ -37,7 +37,19 @@ class DistributedOptimizer final : public ShardingStrategy {
     updated_ = w.event("updated");
     ShardingFacts facts = facts_of(strategy_, w);
     facts.keeps_parameters = facts.keeps_sums = true;
-    facts.sum_dtype = w.plan().reduce_dtype;
+    // ZeRO-2 is that, too: gradients lie whole in their buffer.
+    facts.shards = std::min(facts.shards, Sharded::kOptimizer);
+    const DType reduced = w.plan().reduce_dtype;
+    const double summed = gradient_bytes(w.plan(), w.stack());
+    facts.sum_dtype =
+        summed < static_cast<double>(bytes_of(reduced)) ? w.plan().param_dtype : reduced;
+    facts.small_gradient_bytes = kept_gradient_bytes(w.plan(), w.stack()) - summed;
+    const GradientSoftware& gradients = software.gradients;
+    if (shards_ && reduced != DType::kFp32) {
+      facts.gradient_bucket_bytes =
+          static_cast<Bytes>(gradients.flattened_bytes * static_cast<double>(w.total_owned()) +
+                             gradients.bucket_bytes);
+    }
     facts.update_tensors = 1;
     w.state(facts);
   }

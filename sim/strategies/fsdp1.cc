@@ -197,7 +197,7 @@ class Fsdp1 final : public ShardingStrategy {
     op.target = at;
     op.waits[0] = {shard_cast_, at};
     op.record = {gathered_, at};
-    w.acquire(Tensor::kGathered, offset, bytes_of(plan.param_dtype) * elements, unshard_,
+    w.acquire(Tensor::kGathered, offset, w.unsharded_bytes(elements), unshard_,
               MemoryCategory::kGatherBuffers);
     if (has_compute_copy(plan)) w.release(Tensor::kCastedShard, offset, comm_);
   }

@@ -168,7 +168,8 @@ void Fsdp2::copy_out(StepWriter& w) {
   w.wait_on_compute({gathered_, 0});
   w.memory_op(OpKind::kCopyOut, 0, Phase::kForward, MemoryClass::kCopy, 2 * width * w.elements(), 0)
       .record = {copied_out_, 0};
-  w.acquire(Tensor::kGathered, 0, width * w.elements(), 0, MemoryCategory::kGatherBuffers);
+  w.acquire(Tensor::kGathered, 0, w.unsharded_bytes(w.elements()), 0,
+            MemoryCategory::kGatherBuffers);
   w.release(Tensor::kGatherOutput, 0);
 }
 

@@ -62,6 +62,8 @@ void defer_reductions(StepWriter& w, std::size_t done) {
 void write_backward(Writers& of) {
   StepWriter& w = of.w;
   const std::int32_t first = w.first_unit();
+  const std::int32_t alone =
+      w.holds() ? first + 1 : first;  // what is held ends with the first unit
   for (std::int32_t unit = w.last_unit(); unit >= first; --unit) {
     w.begin_block(unit, -1, Phase::kBackward);
     of.strategy.before_backward(w);
@@ -73,7 +75,7 @@ void write_backward(Writers& of) {
     defer_reductions(w, done);
     if (unit == first) w.release_held();
     w.end_block();
-    while (unit > first && w.extend_to(unit - 1)) --unit;
+    while (unit > alone && w.extend_to(unit - 1)) --unit;
   }
   w.begin_block(first, 1, Phase::kReduce);
   const std::size_t done = w.schedule().ops.size();
@@ -265,9 +267,10 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
         "strategy {} {}, expected ddp, zero1, fsdp1, fsdp2, fsdp2-noreshard, hsdp or grad_accum 1",
         stack.id, name_of(plan.strategy), why));
   }
-  StepWriter w(model, plan, stack, cluster, programs, content, out);
+  StepWriter w(model, plan, stack, cluster, &programs, content, out);
+  if (use == ChunkUse::kMemory) w.follow_memory_alone();
   strategy->declare(w);
-  Writers writers{w, *strategy, ActivationOffload(model, plan, stack, content)};
+  Writers writers{w, *strategy, {}};
   writers.offload.declare(w);
   if (stack.memory == MemoryManager::kStatic)
     out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
@@ -278,7 +281,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
   w.end_block();
   w.end_section(1);
   const auto micro_steps = static_cast<std::int32_t>(plan.grad_accum);
-  const Bytes handed_on_bytes = use == ChunkUse::kWalked ? programs.bytes_of(Tensor::kX) : Bytes{0};
+  const Bytes handed_on_bytes = use == ChunkUse::kTimed ? Bytes{0} : programs.bytes_of(Tensor::kX);
   if (w.pipelined()) {
     write_passes(writers, micro_steps, handed_on_bytes);
   } else if (micro_steps == 1) {
@@ -291,6 +294,24 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
   write_optimizer(w, *strategy, model, cluster.gpu);
   if (handed_on_bytes > 0) write_messages(w, handed_on_bytes);
   list_persistent(out);
+}
+
+Bytes held_bytes(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
+                 const ChunkContent& content, Schedule& scratch) {
+  Plan plan = asked;
+  if (stack.autocast) plan.param_dtype = plan.master_dtype;
+  StepWriter w(model, plan, stack, cluster, nullptr, content, scratch);
+  make_strategy(plan, stack)->declare(w);
+  list_persistent(scratch);
+  Bytes held = 0;
+  for (const PersistentTensor& tensor : scratch.persistent) {
+    const MemoryCategory category = tensor.category();
+    const bool is_state =
+        category == MemoryCategory::kParameters || category == MemoryCategory::kMaster ||
+        category == MemoryCategory::kGradients || category == MemoryCategory::kOptimizer;
+    if (is_state) held += tensor.bytes;
+  }
+  return held;
 }
 
 Schedule lower(const Model& model, const Plan& plan, const Stack& stack,

@@ -40,8 +40,9 @@ enum class ChunkSection : std::uint8_t {
   kSendGradient
 };
 
-/// Whether passes are timed, each kind once, or walked by ranks that hand tensors on.
-enum class ChunkUse : std::uint8_t { kTimed, kWalked };
+/// Whether passes are timed, each kind once, or walked by ranks that hand tensors on; or only their
+/// memory is followed: an operation stands for all of a unit's in a pass then.
+enum class ChunkUse : std::uint8_t { kTimed, kWalked, kMemory };
 
 /// Fills `out` with the step of one chunk: of the whole model as lower() does, of a pipeline in
 /// sections. Its units are numbered from 0, the place of the embedding, which only the first chunk
@@ -49,6 +50,11 @@ enum class ChunkUse : std::uint8_t { kTimed, kWalked };
 void lower_chunk(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
                  const LayerPrograms& programs, const ChunkContent& content, Schedule& out,
                  ChunkUse use = ChunkUse::kTimed);
+
+/// Of a chunk, parameters, gradients and optimizer state that outlive operations: at most what it
+/// holds at any moment, at a small part of lowering it.
+Bytes held_bytes(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
+                 const ChunkContent& content, Schedule& scratch);
 
 /// On nodes of `gpus_per_node`, as the executor walks it: the operations of layers in fp8 are those
 /// of bf16, with room for the operands that it casts.

@@ -34,7 +34,7 @@ class Replicated final : public ShardingStrategy {
     facts.sum_dtype = w.plan().reduce_dtype;
     if (native_) sum_whole_gradients(facts, w, 1);
     if (reduces_ && !native_)
-      facts.all_reduce_bucket_bytes = gradient_width(w.plan()) * w.total_elements();
+      facts.all_reduce_bucket_bytes = gradient_width(w.plan()) * w.total_trained();
     w.state(facts);
   }
 
@@ -47,10 +47,11 @@ class Replicated final : public ShardingStrategy {
 
   void before_forward(StepWriter& w) override {
     const Plan& plan = w.plan();
-    if (native_ || !has_compute_copy(plan) || w.elements() == 0) return;
+    // What is frozen is kept in the type that it is computed with.
+    if (native_ || !has_compute_copy(plan) || w.trained() == 0) return;
     w.memory_op(OpKind::kCastShard, 0, Phase::kForward, MemoryClass::kCast,
-                cast_bytes(plan.master_dtype, plan.param_dtype) * w.elements(), 0);
-    w.acquire(Tensor::kCastedShard, 0, bytes_of(plan.param_dtype) * w.elements(), 0,
+                cast_bytes(plan.master_dtype, plan.param_dtype) * w.trained(), 0);
+    w.acquire(Tensor::kCastedShard, 0, bytes_of(plan.param_dtype) * w.trained(), 0,
               MemoryCategory::kParameters);
   }
 
@@ -91,7 +92,7 @@ class Replicated final : public ShardingStrategy {
 
   void after_optimizer(StepWriter& w) override {
     if (!native_)
-      w.release_all(Tensor::kFullGradient, gradient_width(w.plan()) * w.total_elements(),
+      w.release_all(Tensor::kFullGradient, gradient_width(w.plan()) * w.total_trained(),
                     MemoryCategory::kGradients);
   }
 

@@ -4,7 +4,10 @@
 
 #include <cstdint>
 
+#include "sim/memory/optimizer_state.h"
+#include "sim/program/adapters.h"
 #include "sim/program/gradient_type.h"
+#include "sim/program/low_precision.h"
 #include "sim/strategies/step_writer.h"
 
 namespace shardwright::sim {
@@ -18,6 +21,19 @@ inline ShardingFacts facts_of(const StrategyInfo& strategy, const StepWriter& w)
   facts.reduce_dtype = plan.reduce_dtype;
   facts.master_dtype = plan.master_dtype;
   facts.moment_dtype = plan.moment_dtype;
+  facts.moment_bytes = moment_bytes(plan);
+  if (plan.numerics.quantize != Quantize::kNone) {
+    facts.layer_parameter_bytes = quantized_weight_bytes(plan.numerics.quantize);
+  } else if (w.stack().memory == MemoryManager::kCachingAllocator &&
+             strategy.shards != Sharded::kParameters) {
+    const Bytes wider = bytes_of(plan.param_dtype) - bytes_of(DType::kBf16);
+    facts.layer_parameter_bytes = weight_bytes(plan, w.stack(), w.gpu());
+    if (plan.numerics.lora == 0) facts.layer_parameter_bytes += static_cast<double>(wider);
+  }
+  if (plan.numerics.lora > 0) {
+    facts.trained = w.total_trained();
+    facts.trained_owned = w.total_trained_owned();
+  }
   facts.sum_dtype = plan.master_dtype;
   facts.keeps_optimizer = plan.offload != Offload::kOptimizer;
   // One for each matrix, which a layer's are counted as: foreach kernels take many at once.

@@ -2,6 +2,7 @@
 #include "sim/strategies/step_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/core/base/check.h"
 #include "sim/core/model_units.h"
@@ -68,11 +69,12 @@ Bytes traffic_with_sum(const Work& work) {
 }  // namespace
 
 StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
-                       const Cluster& cluster, const LayerPrograms& programs,
+                       const Cluster& cluster, const LayerPrograms* programs,
                        const ChunkContent& content, Schedule& out)
     : model_(model),
       plan_(plan),
       stack_(stack),
+      gpu_(cluster.gpu),
       programs_(programs),
       content_(content),
       schedule_(out) {
@@ -85,7 +87,6 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
   }
   schedule_.event_names.push_back("");
   stream("compute", StreamRole::kCompute, 0);
-  set_layout({});
 }
 
 void StepWriter::set_layout(const UnitLayout& layout) {
@@ -125,18 +126,19 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   of_head.dense = sizes.head;
   elements_[static_cast<std::size_t>(UnitKind::kMoeLayer)] = {sizes.moe_layer, sizes.experts};
   const std::int64_t predictions = content_.extra_predictions;
-  Elements& of_predictions =
-      content_.head ? of_head : elements_[static_cast<std::size_t>(UnitKind::kPrediction)];
   if (predictions > 0) {
     // Modules of multi-token prediction: a projection and a layer like the last one, each.
     const ModelUnits units(model_, plan_.parallel);
     const Elements layer =
         model_.is_moe() ? Elements{sizes.moe_layer, sizes.experts} : Elements{sizes.layer, 0};
-    of_predictions.dense += predictions * (layer.dense + pad(units.prediction_projection()));
-    of_predictions.experts += predictions * layer.experts;
+    sizes.predictions = predictions * (layer.dense + pad(units.prediction_projection()));
+    sizes.prediction_experts = predictions * layer.experts;
+    Elements& of_predictions =
+        content_.head ? of_head : elements_[static_cast<std::size_t>(UnitKind::kPrediction)];
+    of_predictions.dense += sizes.predictions;
+    of_predictions.experts += sizes.prediction_experts;
   }
-  total_ = {sizes.total(content_.layers) + of_predictions.dense - (content_.head ? sizes.head : 0),
-            sizes.moe_layers * sizes.experts + of_predictions.experts};
+  total_ = {sizes.total(content_.layers), sizes.all_experts()};
   set_trained();
 }
 
@@ -327,6 +329,14 @@ void StepWriter::number(Op& op) {
 
 void StepWriter::compute_pass(const UnitPass& pass) {
   const auto first = static_cast<std::uint32_t>(schedule_.ops.size());
+  if (memory_alone_) {
+    op(OpKind::kHostWork, 0, Phase::kForward);
+    const std::size_t before = schedule_.memory.size();
+    schedule_.memory.insert(schedule_.memory.end(), pass.memory.begin(), pass.memory.end());
+    for (std::size_t i = before; i < schedule_.memory.size(); ++i)
+      schedule_.memory[i].op = first - schedule_.blocks.back().first_op;
+    return;
+  }
   if (unit_stream_ == 0 && pass_communicates(pass)) {
     unit_stream_ = stream("model-parallel", StreamRole::kCommunication, 0);
     std::transform(kUnitEvents.begin(), kUnitEvents.end(), unit_events_.begin(),
@@ -419,9 +429,11 @@ void StepWriter::release_shard_gradients() {
 }
 
 void StepWriter::release_held() {
-  if (!stack_.keeps_logits && !stack_.keeps_key_values && !stack_.parallel.loss.keeps_output)
-    return;
-  for (MemoryAction action : programs_.held(plan_, content_.layers)) {
+  if (!holds()) return;
+  std::int64_t checkpointed_layers = 0;
+  for (std::int32_t unit = 1; unit <= content_.layers; ++unit)
+    checkpointed_layers += checkpointed(unit);
+  for (MemoryAction action : programs_->held(checkpointed_layers, content_.head)) {
     action.op =
         static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
     schedule_.memory.push_back(action);
@@ -442,7 +454,7 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   if (kind() == UnitKind::kHead && elements() == 0) return;  // handed over with unit 0
   of_pass(backward_pass(), 0);
   if (kind() == UnitKind::kEmbedding && tied()) {
-    of_pass(programs_.head_backward(content_.extra_predictions),
+    of_pass(programs_->head_backward(content_.extra_predictions),
             static_cast<int>(content_.layers) + 1);
   }
 }
@@ -510,7 +522,7 @@ void StepWriter::set_micro_step(bool first, bool last) {
 
 const UnitPass& StepWriter::forward_pass() const {
   // Forward of a micro-batch runs with backward of the one before it; a pipeline says of which.
-  const LayerPrograms& programs = first_micro_ && !pipelined() ? programs_.alone() : programs_;
+  const LayerPrograms& programs = first_micro_ && !pipelined() ? programs_->alone() : *programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
       return programs.embedding_forward();
@@ -523,8 +535,17 @@ const UnitPass& StepWriter::forward_pass() const {
   }
 }
 
+Bytes StepWriter::kept_bytes(std::int32_t unit) {
+  const std::int32_t current = std::exchange(unit_, unit);
+  Bytes kept = 0;
+  for (const MemoryAction& action : forward_pass().memory)
+    kept += action.acquire ? action.bytes : -action.bytes;
+  unit_ = current;
+  return kept;
+}
+
 const UnitPass& StepWriter::backward_pass() const {
-  const LayerPrograms& programs = last_micro_ && !pipelined() ? programs_.alone() : programs_;
+  const LayerPrograms& programs = last_micro_ && !pipelined() ? programs_->alone() : *programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
       return programs.embedding_backward();

@@ -36,12 +36,14 @@ struct UnitLayout {
 
 class StepWriter {
  public:
-  /// Of the units of one chunk: the whole model, or a part of a pipeline.
+  /// Of the units of one chunk: the whole model, or a part of a pipeline. Without programs for
+  /// declarations alone.
   StepWriter(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
-             const LayerPrograms& programs, const ChunkContent& content, Schedule& out);
+             const LayerPrograms* programs, const ChunkContent& content, Schedule& out);
 
   const Plan& plan() const { return plan_; }
   const Stack& stack() const { return stack_; }
+  const Gpu& gpu() const { return gpu_; }
   std::int64_t layers() const { return schedule_.layers; }
   const Layout& layout() const { return schedule_.layout; }
   std::int64_t shard_ranks() const { return schedule_.shard_ranks(); }
@@ -77,6 +79,12 @@ class StepWriter {
 
   /// Of so many parameters, as they travel: what stays in fp8 is gathered so.
   std::int64_t gathered_bytes(std::int64_t elements) const;
+  /// As they lie there when they have been gathered: quantized ones as they travel, others in the
+  /// type that is computed with (published peaks of torchtitan in fp8 are met so).
+  std::int64_t unsharded_bytes(std::int64_t elements) const {
+    return plan_.numerics.quantize != Quantize::kNone ? gathered_bytes(elements)
+                                                      : bytes_of(plan_.param_dtype) * elements;
+  }
 
   // Declarations.
   void set_layout(const UnitLayout& layout);
@@ -126,6 +134,8 @@ class StepWriter {
   /// The next operation on the compute stream waits for this event.
   void wait_on_compute(EventRef event);
   void compute_pass(const UnitPass& pass);
+  /// From now on one operation stands for all of a pass.
+  void follow_memory_alone() { memory_alone_ = true; }
   /// The last operation written on the compute stream records `event_name`.
   void record_on_compute(std::uint8_t event_name);
   /// Host time of framework hooks, charged to the next compute operation.
@@ -143,7 +153,11 @@ class StepWriter {
   /// Releases what a pass acquired.
   void release_made(Operand made, std::int64_t bytes, std::uint8_t used_on);
   void release_shard_gradients();
-  /// Releases what the trainer holds until backward has ended (LayerPrograms::held).
+  /// The trainer holds tensors until backward has ended (LayerPrograms::held).
+  bool holds() const {
+    return stack_.keeps_logits || stack_.keeps_key_values || stack_.parallel.loss.keeps_output;
+  }
+  /// Releases these.
   void release_held();
   static constexpr std::uint8_t kSameStream = 0xff;
 
@@ -157,6 +171,8 @@ class StepWriter {
   void set_micro_step(bool first, bool last);
   const UnitPass& forward_pass() const;
   const UnitPass& backward_pass() const;
+  /// What a unit keeps of a micro-batch from its forward to its backward pass.
+  Bytes kept_bytes(std::int32_t unit);
   Schedule& schedule() { return schedule_; }
   UnitKind kind_at(std::int32_t unit) const;
 
@@ -167,7 +183,7 @@ class StepWriter {
     std::int64_t all() const { return dense + experts; }
   };
   std::int64_t owned_of(const Elements& of) const {
-    return of.dense / shard_ranks() + of.experts / schedule_.group(CommGroup::kExpertData).size;
+    return of.dense / shard_ranks() + of.experts / schedule_.expert_shard_ranks();
   }
   void set_trained();
   /// Of the block's collectives, what goes over the groups of experts.
@@ -185,7 +201,8 @@ class StepWriter {
   const Model& model_;
   const Plan& plan_;
   const Stack& stack_;
-  const LayerPrograms& programs_;
+  const Gpu& gpu_;
+  const LayerPrograms* programs_;
   ChunkContent content_;
   Schedule& schedule_;
   UnitLayout layout_;
@@ -197,6 +214,7 @@ class StepWriter {
   std::vector<Query> queries_;
   std::vector<EventRef> compute_waits_;
   double pending_hook_s_ = 0;
+  bool memory_alone_ = false;
   std::array<std::array<Bytes, kUnitKinds>, kTensorCount>
       acquired_bytes_{};  // by tensor and kind of unit
   std::array<MemoryCategory, kTensorCount> category_{};

@@ -10,7 +10,6 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
-#include "sim/stages_of_step.h"
 #include "tuner/search/search.h"
 #include "tuner/size/offers.h"
 #include "tuner/size/size_batches.h"
@@ -105,7 +104,8 @@ void model_parallel_memory(benchmark::State& state) {
   const Model model = load_model(profiles::data_dir() / "models", "llama-3.1-405b");
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   const Plan plan = plan_of_405b();
-  for (auto _ : state) benchmark::DoNotOptimize(sim::parallel_memory_bytes(model, profile, plan));
+  sim::Predictor predictor(model, profile);
+  for (auto _ : state) benchmark::DoNotOptimize(predictor.parallel_memory_bytes(plan));
   state.SetItemsProcessed(state.iterations());
 }
 

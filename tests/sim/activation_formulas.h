@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a layer keeps for backward by formulas, as papers and frameworks' documents count it: a
-// second way to the bytes that follow from lifetimes of tensors (sim/memory/unit_activations.h).
+// second way to the bytes that follow from lifetimes of tensors (sim/memory/stage_memory.h).
 #pragma once
 
 #include <algorithm>

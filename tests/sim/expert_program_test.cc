@@ -12,10 +12,9 @@
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/cost/dispatch_cost.h"
-#include "sim/memory/stage_memory.h"
-#include "sim/memory/unit_activations.h"
 #include "sim/predict.h"
 #include "sim/program/low_precision.h"
+#include "tests/sim/stage_formulas.h"
 #include "tests/sim/timed_list.h"
 
 namespace shardwright::sim {
@@ -147,7 +146,7 @@ TEST_F(ExpertPrograms, DispatchedTokensFillMemoryAsCounted) {
   Model none = without;
   none.experts.per_token = 1;
   const auto kept = [&](const Model& of) {
-    return UnitActivations(of, plan_, profile_.stack).layer(false, true).kept.all();
+    return kept_by_layer(of, plan_, profile_.stack, false, true);
   };
   EXPECT_NEAR(static_cast<double>(kept(without) - kept(none)) / 4096, 7.0 / 8 * 212'992, 1);
 }
@@ -167,10 +166,7 @@ TEST_F(ExpertPrograms, TokensThatCameOnceAreMadeRows) {
 
 TEST_F(ExpertPrograms, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   const auto optimizer = [&] {
-    const auto memory = stage_memory(qwen_, plan_, profile_, layout_of(plan_, profile_.cluster),
-                                     partition_layers(qwen_, plan_, profile_.stack),
-                                     UnitActivations(qwen_, plan_, profile_.stack));
-    return memory[0].breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)];
+    return f(levels_of_stages(qwen_, profile_, plan_)[0].of(MemoryCategory::kOptimizer));
   };
   const ParameterCounts counts = count_parameters(qwen_);
   const double experts = 48.0 * static_cast<double>(counts.experts);

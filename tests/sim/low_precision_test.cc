@@ -202,7 +202,7 @@ TEST(LowPrecision, NativePlansTakeTheMemoryThatTheExecutorPlans) {
           const MemoryPrediction memory = predict(model, profile, plan).memory;
           EXPECT_EQ(memory.peak_allocated_bytes,
                     static_memory_bytes(lower(model, plan, profile.stack, 8)));
-          EXPECT_FALSE(memory.by_formula);
+          EXPECT_FALSE(memory.estimates_fragmentation);
           // What a search rules plans out by.
           EXPECT_LE(Predictor(model, profile).parallel_memory_bytes(plan), memory.total_bytes);
         }

@@ -14,6 +14,7 @@
 #include "sim/program/layer_program.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
+#include "tests/sim/stage_formulas.h"
 #include "tests/sim/timed_list.h"
 
 namespace shardwright::sim {
@@ -537,9 +538,10 @@ TEST(DataParallelTest, WholeGradientsAreSummedInTheirOwnType) {
     const profiles::Profile profile = profiles::load_profile("dgx-a100-80g", stack);
     return predict(model, profile, plan).sent[static_cast<std::size_t>(CommGroup::kData)].total();
   };
-  const double parameters = chunk_parameters(model, ModelUnits(model, plan.parallel),
-                                             partition_layers(model, plan, h100().stack).front())
-                                .dense();
+  const double parameters =
+      formulas::chunk_parameters(model, ModelUnits(model, plan.parallel),
+                                 partition_layers(model, plan, h100().stack).front())
+          .dense();
   EXPECT_NEAR(sent("aleph-alpha") / (parameters * 7 / 8), 2 * 4 + 2, 1e-9);
   EXPECT_NEAR(sent("megatron-core") / (parameters * 7 / 8), 4 + 2, 1e-9);
 }

@@ -9,6 +9,7 @@
 
 #include "sim/core/base/error.h"
 #include "sim/memory/memory.h"
+#include "sim/memory/stage_memory.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_walk.h"
@@ -58,8 +59,17 @@ void expect_walkable(const Plan& plan, const profiles::Profile& profile,
   const std::vector<Schedule> stages = stages_of(plan, profile, model);
   const StageWalk walk(stages);
   EXPECT_THAT(walk.faults(), IsEmpty()) << told(plan);
-  for (std::size_t s = 0; s < stages.size(); ++s)
-    EXPECT_EQ(walk.peak_bytes(s), allocated_peak(stages[s]).bytes) << told(plan);
+  const LayerPrograms programs(model, plan, profile.stack, profile.cluster.gpu);
+  ProgramCache cache(model, profile.stack, profile.cluster.gpu);
+  const std::vector<MemoryLevel> added =
+      StageMemory(model, profile).levels(plan, cache, partition_layers(model, plan, profile.stack));
+  const Bytes arriving =
+      programs.bytes_of(Tensor::kX) * (pipeline_shape(plan).interleaves() ? plan.parallel.pp : 2);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const MemoryLevel walked = allocated_peak(stages[s]).level;
+    EXPECT_EQ(walk.peak_bytes(s), walked.bytes) << told(plan);
+    EXPECT_EQ(added[s].bytes - arriving, walked.bytes) << told(plan);
+  }
 }
 
 TEST(StageSchedules, EverySchedulesStagesCanBeWalked) {

@@ -129,7 +129,9 @@ class StageWalk {
 
   void acquire(std::size_t r, Rank& rank, const OpInstance& at, const MemoryAction& action) {
     const Key key = key_of(*rank.schedule, at, action.tensor, action.offset);
-    if (action.tensor != Tensor::kTemporary && !rank.live.emplace(key, action.bytes).second)
+    const bool has_place =
+        action.tensor != Tensor::kTemporary && action.tensor != Tensor::kOffloaded;
+    if (has_place && !rank.live.emplace(key, action.bytes).second)
       fault(r, fmt::format("{} makes {}, which is there", describe(*rank.schedule, at),
                            name_of(action.tensor)));
     rank.now += action.bytes;
@@ -138,7 +140,7 @@ class StageWalk {
 
   void release(std::size_t r, Rank& rank, const OpInstance& at, const MemoryAction& action) {
     rank.now -= action.bytes;
-    if (action.tensor == Tensor::kTemporary) return;
+    if (action.tensor == Tensor::kTemporary || action.tensor == Tensor::kOffloaded) return;
     if (action.offset == kAllUnits) {
       std::erase_if(rank.live,
                     [&](const auto& entry) { return std::get<0>(entry.first) == action.tensor; });

@@ -62,7 +62,7 @@ TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
           EXPECT_EQ(peak.start_bytes, peak.end_bytes)
               << model << " " << stack << " " << name_of(strategy) << " accumulation "
               << accumulation;
-          EXPECT_GE(peak.bytes, peak.start_bytes);
+          EXPECT_GE(peak.level.bytes, peak.start_bytes);
         }
       }
     }

@@ -69,7 +69,7 @@ Bytes Simulator::least_bytes(const Plan& plan) {
 bool Simulator::knows_bytes(const Plan& plan) const {
   return profile_.stack.memory == MemoryManager::kStatic ||
          (!schedules_units(plan, model_, profile_.stack) &&
-          !sim::replays_memory(model_, plan, profile_.stack));
+          !sim::replays_memory(plan, profile_.stack));
 }
 
 }  // namespace shardwright::tuner

@@ -107,7 +107,7 @@ std::string width_words(const profiles::Profile& profile, const sim::Prediction&
 std::string memory_words(const profiles::Profile& profile, const sim::Prediction& prediction) {
   const sim::MemoryPrediction& memory = prediction.memory;
   const char* how = "every tensor and the allocator replayed";
-  if (prediction.memory.by_formula) {
+  if (prediction.memory.estimates_fragmentation) {
     how = "tensors of the fullest stage as they live and die, fragmentation estimated";
   } else if (profile.stack.memory == MemoryManager::kStatic) {
     how = "every tensor at its place in planned arenas";

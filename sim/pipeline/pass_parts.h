@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an action of a stage does of its chunk: which section of the chunk's schedule
+// (sim/strategies/lower.h), which part of that where a pipeline schedule puts weight gradients off,
+// and what it receives and sends.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "sim/core/action.h"
+#include "sim/core/pipeline_shape.h"
+#include "sim/core/schedule.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::sim {
+
+/// All of a backward pass, or what remains and what follows where weight gradients are put off.
+enum class PassPart : std::uint8_t { kAll, kPrompt, kDelayed };
+PassPart part_of(PassKind kind);
+
+/// Of a chunk that `passes` micro-batches go through, in ascending order each way.
+ChunkSection section_of(const Action& action, std::int32_t passes);
+
+/// The chunks on other stages that a pass gets its input from and gives its output to.
+struct PassEnds {
+  std::optional<ChunkPlace> from, to;
+};
+PassEnds ends_of(const PipelineShape& shape, ChunkPlace at, PassKind kind);
+
+/// The operations of a block that are in a part of its pass, with their memory.
+class BlockPart {
+ public:
+  /// Keeps both.
+  BlockPart(const Schedule& schedule, const Block& block, PassPart part)
+      : schedule_(schedule), block_(block), part_(part) {}
+
+  bool has(std::uint32_t op) const;
+  /// The operation at which the action happens: a tensor that delayed operations read stays until
+  /// the last of them.
+  std::uint32_t op_of(const MemoryAction& action) const;
+
+ private:
+  const Op& op(std::uint32_t index) const { return schedule_.ops[block_.first_op + index]; }
+
+  const Schedule& schedule_;
+  const Block& block_;
+  PassPart part_;
+};
+
+}  // namespace shardwright::sim
