@@ -18,6 +18,7 @@
 #include "cli/verbs/verbs.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -80,7 +81,7 @@ TEST(Program, NoControlCharacterOfAnErrorReachesTheTerminal) {
 
 TEST(Program, PathsThatNoFileSystemTakesAreBadInput) {
   const std::string path = "/" + std::string(5000, 'x');
-  for (const std::vector<std::string>& words :
+  for (std::vector<std::string> words :
        {std::vector<std::string>{"predict", "--model", path, "--cluster", "dgx-h100"},
         {"predict", "--model", "llama-3-8b", "--cluster", path + ".json"},
         {"run", "--model", "llama-3-8b", "--data", path, "--device", "host"},
@@ -88,6 +89,9 @@ TEST(Program, PathsThatNoFileSystemTakesAreBadInput) {
          "host"},
         {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--resume", path, "--device",
          "host"}}) {
+    if (words[0] == "run") {
+      words.insert(words.end(), {"--out", (testing::temp_folder() / "run").string()});
+    }
     const ProgramResult result = shardwright_run(words);
     EXPECT_EQ(result.exit_code, 3) << words[0] << result.err.substr(0, 200);
     EXPECT_THAT(result.err, ::testing::Not(HasSubstr("unexpected failure")));
