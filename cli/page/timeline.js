@@ -53,14 +53,14 @@ export function timelineOf(trace) {
   return {end, lanes: shown, curves, ...stageLanes(shown, processes)};
 }
 
-/** Of a pipeline, one process a stage: the first lane of each, named after it. {} for a single process. */
+/** Of a pipeline, one process a stage: the lane of what each stage does, named after it. {} for a single process. */
 function stageLanes(lanes, processes) {
   const firsts = new Map();
   for (const lane of lanes) {
     const stage = (processes.get(lane.process) || '').replace(/^.*?: /, '').replace(/ of \d+.*/, '');
-    const first = !firsts.has(lane.process);
-    if (first) firsts.set(lane.process, lane);
-    lane.name = first && stage ? stage : `${stage}: ${lane.name}`;
+    const tells = !firsts.has(lane.process) || lane.role === 'stage';
+    if (tells) firsts.set(lane.process, lane);
+    lane.name = lane.role === 'stage' && stage ? stage : `${stage}: ${lane.name}`;
   }
   if (firsts.size > 1) return {stages: [...firsts.values()]};
   for (const lane of lanes) lane.name = lane.ownName;
@@ -99,7 +99,8 @@ const stepped = (points, x, y) => points.map(([time, size], index) =>
   (index ? `H${x(time).toFixed(1)}V${y(size).toFixed(1)}` : `M${x(time).toFixed(1)} ${y(size).toFixed(1)}`)).join('');
 
 function curveMarks(timeline, usable, [from, to], width, top) {
-  const most = Math.max(usable || 0, ...[...timeline.curves.values()].flat().map(([, size]) => size)) * 1.06;
+  const fullest = (points) => points.reduce((most, [, size]) => Math.max(most, size), 0);
+  const most = Math.max(usable || 0, ...[...timeline.curves.values()].map(fullest)) * 1.06;
   const x = (time) => Math.min(width, Math.max(0, ((time - from) / (to - from)) * width));
   const y = (size) => top + CURVE - (size / most) * CURVE;
   const marks = ticks(0, most / 2 ** 30, 4).map((mark) => svg('g', {},
@@ -127,7 +128,7 @@ function draw(timeline, usable, window, label) {
   const top = timeline.lanes.length * LANE + 30;
   const marks = timeline.lanes.flatMap((lane, row) => [
     svg('rect', {x: 0, y: row * LANE + 20, width, height: LANE - 20, class: 'lane'}),
-    text(0, row * LANE + 15, lane.name, {class: 'soft'}), ...laneMarks(lane, row, window, width)]);
+    text(0, row * LANE + 15, lane.name, {class: 'soft'}), svg('g', {}, ...laneMarks(lane, row, window, width))]);
   const axis = ticks(from, to, Math.max(3, Math.round(width / 160))).map((time) => {
     const x = ((time - from) / (to - from)) * width;
     return svg('g', {}, svg('line', {x1: x, x2: x, y1: 16, y2: top + curve, class: 'grid'}),
