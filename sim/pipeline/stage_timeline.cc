@@ -103,7 +103,10 @@ struct Place {
   std::int32_t stage, chunk;
   bool forward;
   std::int32_t micro_batch;
-  auto operator<=>(const Place&) const = default;
+  bool operator<(const Place& other) const {
+    return std::tie(stage, chunk, forward, micro_batch) <
+           std::tie(other.stage, other.chunk, other.forward, other.micro_batch);
+  }
 };
 
 Nanoseconds duration_of(const ChunkTimes& times, PassKind kind) {
@@ -175,8 +178,8 @@ class Writer {
     for (const Schedule& schedule : schedules)
       for_each_op(schedule, [&](const OpInstance&, const Op&) { ++operations; });
     const std::int64_t passes = record.shape.passes();
-    const auto opened = static_cast<std::int32_t>(
-        std::clamp<std::int64_t>(kMostOperations * passes / operations, 1, passes));
+    const auto opened = static_cast<std::int32_t>(std::clamp<std::int64_t>(
+        kMostOperations * passes / std::max<std::int64_t>(1, operations), 1, passes));
     first_opened_ = (record.shape.passes() - opened) / 2;
     last_opened_ = first_opened_ + opened - 1;
   }
@@ -228,7 +231,9 @@ class Writer {
     return record_.timed[of_chunk(record_.chunks, record_.shape, {rank_, chunk})];
   }
   const ChunkTimes& times_of(std::int32_t chunk) const {
-    return record_.times.chunks[static_cast<std::size_t>(rank_ * record_.shape.chunks + chunk)];
+    const auto chunks = static_cast<std::size_t>(record_.shape.chunks);
+    return record_.times
+        .chunks[static_cast<std::size_t>(rank_) * chunks + static_cast<std::size_t>(chunk)];
   }
 
   void write_track(const std::vector<const ActionSpan*>& passes, Nanoseconds unvaried_ns) {

@@ -52,7 +52,7 @@ void ActivationOffload::after_forward(StepWriter& w) {
   if (!acts_on(w, 0)) return;
   mark(w, Phase::kForward, kept_);
   copy(w, OpKind::kCopyOut, Phase::kForward, 0, {kept_, 0}, left_);
-  w.release_made(Tensor::kOffloaded, layer_bytes_, stream_);
+  w.release_made(Tensor::kOffloaded, 0, layer_bytes_, stream_);
 }
 
 void ActivationOffload::before_backward(StepWriter& w) {

@@ -136,7 +136,7 @@ void write_send(StepWriter& w, const Message& message) {
   Op& send = write_message(w, OpKind::kSend, stream, message);
   send.in[0] = message.tensor;
   send.waits[0] = {made, 0};
-  w.release_made(message.tensor, message.bytes, stream);
+  w.release_made(message.tensor.tensor, message.tensor.offset, message.bytes, stream);
   w.end_block();
   w.end_section(1);
 }

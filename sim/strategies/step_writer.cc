@@ -410,14 +410,14 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
   schedule_.memory.push_back(action);
 }
 
-void StepWriter::release_made(Operand made, std::int64_t bytes, std::uint8_t used_on) {
+void StepWriter::release_made(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t used_on) {
   if (bytes <= 0) return;
   MemoryAction action;
   action.op =
       static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
   action.acquire = false;
-  action.tensor = made.tensor;
-  action.offset = made.offset;
+  action.tensor = tensor;
+  action.offset = static_cast<std::int16_t>(offset);
   action.used_on = used_on;
   action.bytes = bytes;
   schedule_.memory.push_back(action);

@@ -151,7 +151,7 @@ class StepWriter {
   /// Releases what acquire() took for all units: `bytes` in all.
   void release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category);
   /// Releases what a pass acquired.
-  void release_made(Operand made, std::int64_t bytes, std::uint8_t used_on);
+  void release_made(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t used_on);
   void release_shard_gradients();
   /// The trainer holds tensors until backward has ended (LayerPrograms::held).
   bool holds() const {
