@@ -91,16 +91,13 @@ void list_persistent(Schedule& schedule) {
   const auto frozen_bytes = [&](std::int64_t all, std::int64_t layers) {
     return frozen ? bytes_of(DType::kBf16) * all + times(layer_more, layers) : 0;
   };
-  const auto copies_bytes = [&](std::int64_t layers) {
-    return frozen ? 0 : times(layer_more, layers);
-  };
   if (f.shards != Sharded::kParameters) {
     // Without a copy the master is the own part of the whole, and the rest lies beside it.
     list(Persistent::kWholeParameters,
          frozen_bytes(held.all, held.layers) +
-             (keeps
-                  ? width * (copies ? trained : trained - trained_owned) + copies_bytes(held.layers)
-                  : 0));
+             (keeps ? width * (copies ? trained : trained - trained_owned) +
+                          (frozen ? 0 : times(layer_more, held.layers))
+                    : 0));
   } else {
     list(Persistent::kShardedParameters, frozen_bytes(held.owned, held.layers_owned) +
                                              (keeps && copies ? width * trained_owned : 0));

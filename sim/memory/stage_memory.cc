@@ -19,15 +19,9 @@ PipelineShape shortened(PipelineShape shape) {
   return shape;
 }
 
-/// Chunks that differ in nothing but where they lie are one.
-bool alike(ChunkContent chunk, const ChunkContent& other) {
-  chunk.first_layer = other.first_layer;
-  return chunk == other;
-}
-
 }  // namespace
 
-/// The chunks of a plan, lowered for their memory.
+/// The chunks of a plan, lowered for their memory; those that are alike once.
 class StageMemory::Chunks {
  public:
   void lower(const Model& model, const Plan& plan, const profiles::Profile& profile,
@@ -80,12 +74,10 @@ class PassesOfChunk {
  private:
   MemoryChange change_of(PassKind kind, ChunkSection which) {
     const PassEnds ends = ends_of(shape_, at_, kind);
-    const bool forward = kind == PassKind::kForward;
-    using S = ChunkSection;
     MemoryChange change;
-    if (ends.from) change.add(memory_.of(forward ? S::kReceive : S::kReceiveGradient));
+    if (ends.from) change.add(memory_.of(ends.receive));
     change.add(memory_.of(which, part_of(kind)));
-    if (ends.to) change.add(memory_.of(forward ? S::kSendOutput : S::kSendGradient));
+    if (ends.to) change.add(memory_.of(ends.send));
     return change;
   }
 
@@ -160,8 +152,7 @@ StageMemory::~StageMemory() = default;
 std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& cache,
                                              const std::vector<ChunkContent>& parts) {
   const PipelineShape shape = shortened(pipeline_shape(asked));
-  Plan plan = asked;
-  plan.grad_accum = shape.passes();
+  const Plan plan = plan_of_chunk(asked, shape);
   // Where weight gradients are put off their operands say what stays for them.
   const bool splits = shape.info().splits_backward;
   const LayerPrograms& programs = splits ? cache.at(asked) : cache.memory_at(asked);
@@ -175,8 +166,7 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& ca
 
 Bytes StageMemory::held_bytes(const Plan& asked, const std::vector<ChunkContent>& parts) {
   const PipelineShape shape = pipeline_shape(asked);
-  Plan plan = asked;
-  plan.grad_accum = shape.passes();
+  const Plan plan = plan_of_chunk(asked, shape);
   std::vector<Bytes> held;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const auto known = static_cast<std::size_t>(

@@ -37,7 +37,8 @@ PassEnds ends_of(const PipelineShape& shape, ChunkPlace at, PassKind kind) {
   };
   const auto before = elsewhere(previous_chunk(shape, at));
   const auto behind = elsewhere(next_chunk(shape, at));
-  return kind == PassKind::kForward ? PassEnds{before, behind} : PassEnds{behind, before};
+  if (kind == PassKind::kForward) return {before, behind};
+  return {behind, before, ChunkSection::kReceiveGradient, ChunkSection::kSendGradient};
 }
 
 bool BlockPart::has(std::uint32_t index) const {

@@ -21,9 +21,11 @@ PassPart part_of(PassKind kind);
 /// Of a chunk that `passes` micro-batches go through, in ascending order each way.
 ChunkSection section_of(const Action& action, std::int32_t passes);
 
-/// The chunks on other stages that a pass gets its input from and gives its output to.
+/// The chunks on other stages that a pass gets its input from and gives its output to, and the
+/// sections in which it does.
 struct PassEnds {
   std::optional<ChunkPlace> from, to;
+  ChunkSection receive = ChunkSection::kReceive, send = ChunkSection::kSendOutput;
 };
 PassEnds ends_of(const PipelineShape& shape, ChunkPlace at, PassKind kind);
 

@@ -96,9 +96,7 @@ void PipelineSimulator::time_chunks(const Plan& plan, const std::vector<ChunkCon
   for (std::size_t part = 0; part < parts.size(); ++part) {
     // Few chunks differ.
     const auto known = std::find_if(first_of.begin(), first_of.end(), [&](std::size_t other) {
-      ChunkContent alike = parts[part];
-      alike.first_layer = parts[other].first_layer;
-      return alike == parts[other];
+      return alike(parts[part], parts[other]);
     });
     chunk_of_.push_back(static_cast<std::size_t>(known - first_of.begin()));
     if (known != first_of.end()) continue;
@@ -330,9 +328,7 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
 PipelineStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record, JointStages* joint) {
   const PipelineShape shape = pipeline_shape(asked);
   check_shape(shape);
-  // As often as micro-batches pass a chunk.
-  Plan plan = asked;
-  plan.grad_accum = shape.passes();
+  const Plan plan = plan_of_chunk(asked, shape);
   PipelineStep step;
   step.parts = partition_layers(model_, asked, profile_.stack);
   time_chunks(plan, step.parts);

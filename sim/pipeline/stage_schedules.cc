@@ -68,13 +68,11 @@ class ChunkCopier {
   }
 
   Section write_pass(PassKind kind, ChunkSection which) {
-    const bool forward = kind == PassKind::kForward;
     const PassEnds ends = ends_of(shape_, at_, kind);
-    using S = ChunkSection;
     Section section = begin();
-    if (ends.from) copy(forward ? S::kReceive : S::kReceiveGradient, PassPart::kAll, ends.from);
+    if (ends.from) copy(ends.receive, PassPart::kAll, ends.from);
     copy(which, part_of(kind), {});
-    if (ends.to) copy(forward ? S::kSendOutput : S::kSendGradient, PassPart::kAll, ends.to);
+    if (ends.to) copy(ends.send, PassPart::kAll, ends.to);
     return end(section);
   }
 
@@ -174,8 +172,7 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, con
                                       const Cluster& cluster, const LayerPrograms& programs) {
   const PipelineShape shape = pipeline_shape(asked);
   check_shape(shape);
-  Plan plan = asked;
-  plan.grad_accum = shape.passes();
+  const Plan plan = plan_of_chunk(asked, shape);
   const std::vector<ChunkContent> parts = partition_layers(model, asked, stack);
   std::vector<Schedule> chunks(parts.size());
   for (std::size_t part = 0; part < parts.size(); ++part) {

@@ -200,6 +200,17 @@ ChunkContent whole_model(const Model& model) {
   return content;
 }
 
+bool alike(ChunkContent chunk, const ChunkContent& other) {
+  chunk.first_layer = other.first_layer;
+  return chunk == other;
+}
+
+Plan plan_of_chunk(const Plan& plan, const PipelineShape& shape) {
+  Plan of_chunk = plan;
+  of_chunk.grad_accum = shape.passes();
+  return of_chunk;
+}
+
 PipelineShape pipeline_shape(const Plan& plan) {
   const Parallelism& p = plan.parallel;
   PipelineShape shape;

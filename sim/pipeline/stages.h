@@ -33,10 +33,15 @@ struct ChunkContent {
   bool operator==(const ChunkContent&) const = default;
 };
 
+/// They differ in nothing but where they lie in the model.
+bool alike(ChunkContent chunk, const ChunkContent& other);
+
 /// One chunk of everything.
 ChunkContent whole_model(const Model& model);
 
 PipelineShape pipeline_shape(const Plan& plan);
+/// The plan as a chunk sees it: it accumulates the micro-batches that pass it.
+Plan plan_of_chunk(const Plan& plan, const PipelineShape& shape);
 
 /// By model part (sim/core/pipeline_shape.h). Throws Error where the layout does not fit the model.
 std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,

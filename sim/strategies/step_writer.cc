@@ -368,12 +368,15 @@ void StepWriter::record_on_compute(std::uint8_t event_name) {
   last.record = {event_name, 0};
 }
 
+std::uint32_t StepWriter::last_in_block() const {
+  return static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+}
+
 void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t stream,
                          MemoryCategory category) {
   if (bytes <= 0) return;
   MemoryAction action;
-  action.op =
-      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.op = last_in_block();
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
   action.bytes = bytes;
@@ -386,8 +389,7 @@ void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uin
 
 void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
   MemoryAction action;
-  action.op =
-      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.op = last_in_block();
   action.acquire = false;
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
@@ -400,8 +402,7 @@ void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
 
 void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category) {
   MemoryAction action;
-  action.op =
-      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.op = last_in_block();
   action.acquire = false;
   action.tensor = tensor;
   action.offset = kAllUnits;
@@ -413,8 +414,7 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
 void StepWriter::release_made(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t used_on) {
   if (bytes <= 0) return;
   MemoryAction action;
-  action.op =
-      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.op = last_in_block();
   action.acquire = false;
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
@@ -434,8 +434,7 @@ void StepWriter::release_held() {
   for (std::int32_t unit = 1; unit <= content_.layers; ++unit)
     checkpointed_layers += checkpointed(unit);
   for (MemoryAction action : programs_->held(checkpointed_layers, content_.head)) {
-    action.op =
-        static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+    action.op = last_in_block();
     schedule_.memory.push_back(action);
   }
 }

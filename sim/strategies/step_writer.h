@@ -193,6 +193,8 @@ class StepWriter {
     UnitKind answer;
   };
   bool checkpointed(std::int32_t unit) const;
+  /// The last operation, counted from the block's first: what memory is tied to.
+  std::uint32_t last_in_block() const;
   /// Gives the stream and events of a pass's own collectives their numbers in the schedule.
   void number(Op& op);
   /// Waits and host time that were put off go to an operation of the compute stream, the last one.
