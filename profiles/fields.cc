@@ -189,8 +189,8 @@ struct FieldReader {
       if (key.starts_with('_') || !object.has(key)) continue;
       const std::string path = join_path(prefix, key);
       if (const Field* field = fields.find(path)) {
-        origins[path] = read_field(object, key, *field);
-        seen.insert(path);
+        origins[field->path] = read_field(object, key, *field);
+        seen.insert(field->path);
       } else if (fields.has_group(path)) {
         read(object.require_object(key), path);
       } else if (!prefix.empty() || std::find(others.begin(), others.end(), key) == others.end()) {
@@ -204,8 +204,9 @@ struct FieldReader {
 }  // namespace
 
 const Field* FieldList::find(std::string_view path) const& {
-  const auto at = std::find_if(fields_.begin(), fields_.end(),
-                               [&](const Field& field) { return field.path == path; });
+  const auto at = std::find_if(fields_.begin(), fields_.end(), [&](const Field& field) {
+    return field.path == path || (!field.former_path.empty() && field.former_path == path);
+  });
   return at == fields_.end() ? nullptr : &*at;
 }
 

@@ -37,7 +37,9 @@ void describe_scope(FieldList& fields, ParallelSoftware& parallel) {
   add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
   add("other_precisions", &parallel.other_precisions, "",
       "without them: products in fp16, fp8 or fp4 exist");
-  add("always", &parallel.always, "", "every plan is predicted by the parallel engine");
+  add("megatron", &parallel.megatron, "",
+      "of Megatron-LM's family: its distributed optimizer, main gradients and memory")
+      .formerly("always");
 }
 
 void describe_attention(FieldList& fields, ParallelSoftware& parallel) {

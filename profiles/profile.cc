@@ -42,7 +42,7 @@ void apply(const SetEntry& entry, Profile& profile) {
   const Field& field = require_field(fields, entry.path, entry.file + ": set");
   const std::string text = fmt::format("{{\"{}\":{}}}", field.path, entry.value_json);
   const JsonFile json = JsonFile::parse(text, entry.file);
-  profile.origins[entry.path] = read_field(json.root(), entry.path, field);
+  profile.origins[field.path] = read_field(json.root(), field.path, field);
 }
 
 }  // namespace
@@ -152,8 +152,9 @@ void override_value(Profile& profile, std::string_view key_value) {
   }
   const std::string_view path = key_value.substr(0, equals);
   const FieldList fields = fields_of(profile);
-  set_field(require_field(fields, path, "--set"), key_value.substr(equals + 1), "--set");
-  profile.origins[std::string(path)] = {"--set", "", ""};
+  const Field& field = require_field(fields, path, "--set");
+  set_field(field, key_value.substr(equals + 1), "--set");
+  profile.origins[field.path] = {"--set", "", ""};
 }
 
 }  // namespace shardwright::profiles

@@ -22,7 +22,7 @@ Bytes whole_bytes(double bytes) {
 /// none of that name and in pipelines; empty where the strategy's own are meant.
 std::string_view stands_for(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
-  if (!stack.parallel.always) return "";
+  if (!stack.parallel.megatron) return "";
   if (strategy.second_shard) return name_of(Strategy::kFsdp2);
   if (strategy.shards == Sharded::kGradients) return name_of(Strategy::kZero1);
   const bool own = strategy.software == Software::kFsdp2 ||
@@ -58,7 +58,7 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
 }
 
 bool replays_memory(const Plan& plan, const Stack& stack) {
-  return stack.memory == MemoryManager::kCachingAllocator && !stack.parallel.always &&
+  return stack.memory == MemoryManager::kCachingAllocator && !stack.parallel.megatron &&
          plan.parallel.pp == 1;
 }
 
@@ -123,7 +123,7 @@ void finish_parallel(Prediction& p, const Model& model, const profiles::Profile&
   set_intervals(p, profile, own > 0 ? own : others);
   // Software that also runs plans of data parallelism has published peaks of its own there.
   const double memory_width = profiles::model_parallel_uncertainty().memory_half_width;
-  if (profile.stack.parallel.always && memory_width > 0) {
+  if (profile.stack.parallel.megatron && memory_width > 0) {
     set_memory_interval(p.memory, {memory_width, memory_width});
   }
 }

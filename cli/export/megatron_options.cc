@@ -460,7 +460,7 @@ MegatronOptions megatron_plan_options(const sim::Job& inputs, const Plan& plan,
                                       TrainerSettings& settings) {
   settings.as_run = plan;
   remark_stack(plan, "Megatron",
-               inputs.profile.stack.parallel.always ? plan.stack : "megatron-core", settings);
+               inputs.profile.stack.parallel.megatron ? plan.stack : "megatron-core", settings);
   Options out;
   add_parallelism(inputs, plan, settings, out);
   out.group("batch");

@@ -31,7 +31,7 @@ struct Limits {
   std::optional<DType> reduce_dtype{};
   bool chunks_loss = false, offloads = false, eight_bit = false, two_buffers = false;
   std::vector<Strategy> model_parallel{};  // of model-parallel plans; empty: there are none
-  bool always = false;                     // the model-parallel engine predicts all plans
+  bool megatron = false;                   // of its family
 };
 
 Limits limits_of(std::string_view name, bool adapters) {
@@ -47,7 +47,7 @@ Limits limits_of(std::string_view name, bool adapters) {
         .strategies = {S::kFsdp2, S::kFsdp2NoReshard}, .layers = Layers::kAny, .chunks_loss = true};
   }
   if (name == "megatron") {
-    return {.model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp}, .always = true};
+    return {.model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp}, .megatron = true};
   }
   if (name == "accelerate" && adapters) {
     return {.strategies = {S::kDdp, S::kFsdp2, S::kFsdp2NoReshard},
@@ -147,7 +147,7 @@ tuner::Request limited(const ToldFramework& framework, tuner::Request request,
              name_of(*limits.reduce_dtype));
     request.reduce_dtype = limits.reduce_dtype;
   }
-  if (!limits.chunks_loss && !limits.always) {
+  if (!limits.chunks_loss && !limits.megatron) {
     if (request.loss_chunks.value_or(1) > 1)
       cannot(framework, "loss_chunks", fmt::format("{}", *request.loss_chunks), "1");
     request.loss_chunks = 1;
@@ -157,9 +157,9 @@ tuner::Request limited(const ToldFramework& framework, tuner::Request request,
       cannot(framework, "buffers", fmt::format("{}", *request.buffers), "2");
     request.buffers = 2;
   }
-  if (limits.always && request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone)
+  if (limits.megatron && request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone)
     cannot(framework, "quantize", name_of(*request.parallel.quantize), "none");
-  if (request.offload == Offload::kOptimizer && !limits.offloads && !limits.always)
+  if (request.offload == Offload::kOptimizer && !limits.offloads && !limits.megatron)
     cannot(framework, "offload", "optimizer", "none");
   if (request.parallel.optimizer == Optimizer::kAdamw8bit && !limits.eight_bit)
     cannot(framework, "optimizer", "adamw-8bit", "adamw");
@@ -225,8 +225,8 @@ std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
   const bool asks = tuner::asks_for_model_parallel(request) || model.is_moe();
   const bool only_one = request.gpus == 1;
   std::vector<tuner::AskedPlans> asked;
-  if (adapters && !limits.always) return trainer_requests(request, model);
-  if (limits.always) {
+  if (adapters && !limits.megatron) return trainer_requests(request, model);
+  if (limits.megatron) {
     tuner::Request one = plain;
     if (!request.strategies.empty())
       one.strategies = common(framework, request.strategies, limits.model_parallel);

@@ -39,7 +39,7 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
   const profiles::Profile& named = job.profile;
   candidates.searched.push_back(named);
   // Who fine-tunes stays in the framework that is usual for it.
-  const bool is_named = flags.stack || flags.plan_file || named.stack.parallel.always ||
+  const bool is_named = flags.stack || flags.plan_file || named.stack.parallel.megatron ||
                         fine_tunes(flags.task, flags.knobs);
   const bool asked = tuner::asks_for_model_parallel(request);
   const bool moe = job.model.is_moe();
@@ -48,7 +48,7 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
     candidates.searched.push_back(
         profile_of(job, profiles::usual_model_parallel_stack(), request.gpus));
   }
-  if (moe && !asked && !named.stack.parallel.always)
+  if (moe && !asked && !named.stack.parallel.megatron)
     candidates.refusal = "its engine predicts no experts";
   if (!is_named && !asked && !moe && is_trained_family(job.model.family) &&
       named.stack.id != kNative) {

@@ -181,7 +181,7 @@ sim::Job with_flags(const PlanFlags& flags, sim::Job job, bool planned) {
   std::vector<Strategy> strategies = flags.knobs.strategies;
   if (strategies.empty()) {
     // Model-parallel frameworks shards the optimizer over its replicas.
-    const bool own = !planned && job.profile.stack.parallel.always;
+    const bool own = !planned && job.profile.stack.parallel.megatron;
     strategies = {own ? Strategy::kDistributedOptimizer : base.strategy};
   }
   job.plans.clear();

@@ -89,7 +89,7 @@ Layout layout_of(const Plan& plan, const Cluster& cluster) {
 
 std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster, const Stack& stack) {
   if (!is_rack(nvlink_gpus(cluster)) || !cluster.nvlink) return 0;
-  const bool model_parallel = stack.parallel.always || !beyond_data_parallel(plan).empty();
+  const bool model_parallel = stack.parallel.megatron || !beyond_data_parallel(plan).empty();
   return model_parallel ? layout_of(plan, cluster).domain
                         : std::min(plan.gpus, cluster.gpus_per_node);
 }

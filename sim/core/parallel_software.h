@@ -121,13 +121,13 @@ struct SoftwareChoices {
   std::vector<std::string> tp_overlap, dispatcher, pp_schedule;
 };
 
-/// The engine of data-parallel steps reads none of it.
+/// What only plans beyond data parallelism ask of the software, but for `megatron`.
 struct ParallelSoftware {
   bool supported = false;  // tensor, pipeline and context parallelism exist
   /// Without them: products of another type than bf16 exist.
   bool other_precisions = false;
-  /// Layers are lists of operations whatever the plan divides.
-  bool always = false;
+  /// Of Megatron-LM's family: its distributed optimizer, main gradients and memory.
+  bool megatron = false;
   bool fused_attention = true;           // false: attention is eager whatever the plan says
   bool vocabulary_parallel_loss = true;  // false: every tensor rank gathers all logits
   /// Products of eager attention run on the fp32 cores where a head's row is not whole 16 bytes.

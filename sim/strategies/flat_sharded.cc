@@ -44,7 +44,7 @@ class FlatSharded final : public ShardingStrategy {
     ShardingFacts facts = facts_of(strategy_, w);
     facts.keeps_parameters = true;
     facts.keeps_sums = true;
-    if (w.stack().parallel.always) facts.sum_dtype = plan.reduce_dtype;  // Megatron's main_grad
+    if (w.stack().parallel.megatron) facts.sum_dtype = plan.reduce_dtype;  // Megatron's main_grad
     facts.weights.count = reshards_ ? buffers_ : UnitBuffers::kEveryUnit;
     facts.gradients.count = 2;
     facts.reduces_through_shard =

@@ -213,7 +213,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy, const Model& mod
   // The native update multiplies by the clipping factor as it reads the gradient.
   const bool native = stack.memory == MemoryManager::kStatic;
   w.memory_op(OpKind::kClip, 0, Phase::kOptimizer, MemoryClass::kScale,
-              native || stack.parallel.always ? 0 : 2 * master * owned, 0);
+              native || stack.parallel.megatron ? 0 : 2 * master * owned, 0);
   const double state_width = (moment_bytes(plan) + static_cast<double>(master)) / kFp32StateBytes;
   const double optimizer_bytes =
       stack.optimizer.bytes_per_parameter * state_width * static_cast<double>(owned);

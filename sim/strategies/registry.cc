@@ -24,14 +24,14 @@ constexpr std::array<Factory, kStrategyCount> kFactories = {
 
 bool has_schedule(Strategy strategy, const Stack& stack) {
   const StrategyInfo& info = info_of(strategy);
-  if (info.software == Software::kMegatron) return stack.parallel.always;
+  if (info.software == Software::kMegatron) return stack.parallel.megatron;
   return info.native || stack.memory != MemoryManager::kStatic;
 }
 
 std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   // Megatron's own around layers of other frameworks, where these are model-parallel, too.
-  const bool megatron = stack.parallel.always || (strategy.software == Software::kMegatron &&
+  const bool megatron = stack.parallel.megatron || (strategy.software == Software::kMegatron &&
                                                   stack.memory != MemoryManager::kStatic &&
                                                   !beyond_data_parallel(plan).empty());
   if (!megatron && !has_schedule(plan.strategy, stack)) {

@@ -17,7 +17,7 @@ double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
   // Of the interval's two ends the upper one is rounded to bytes.
   constexpr double kByte = 1;
   const double model_parallel = profiles::model_parallel_uncertainty().memory_half_width;
-  const double half_width = profile.stack.parallel.always && model_parallel > 0
+  const double half_width = profile.stack.parallel.megatron && model_parallel > 0
                                 ? model_parallel
                                 : memory_widths(profile).more;
   const double shrink = -portable_expm1(-half_width);

@@ -64,7 +64,7 @@ std::string time_and_memory(const CapabilityCase& c, const std::vector<Given>& s
   const auto profile =
       profiles::make_profile(profiles::load_cluster(c.cluster), own_framework(c.like, settings));
   Plan plan = plan_with(c.change);
-  if (!profile.stack.parallel.always) plan.strategy = Strategy::kDdp;
+  if (!profile.stack.parallel.megatron) plan.strategy = Strategy::kDdp;
   const Prediction p = predict(model, profile, plan);
   return fmt::format("{} s, {} bytes", p.time.iteration_s, p.memory.peak_allocated_bytes);
 }

@@ -34,7 +34,7 @@ std::int64_t shared_sequences(double sequences, std::int64_t replicas, std::int6
 
 void hold_layout(const WholeRun& run, const Stack& stack, Request& request) {
   request.strategies.clear();
-  if (stack.parallel.always && lower_case(run.sharding).starts_with("zero-1")) {
+  if (stack.parallel.megatron && lower_case(run.sharding).starts_with("zero-1")) {
     request.strategies = {Strategy::kDistributedOptimizer};
   }
   const auto given = [](std::int64_t size) {

@@ -144,7 +144,7 @@ std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) 
 
 std::vector<Strategy> strategies_beside(const Request& request, const Stack& stack) {
   if (!request.strategies.empty()) return request.strategies;
-  if (stack.parallel.always) return {Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp};
+  if (stack.parallel.megatron) return {Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp};
   return {Strategy::kFsdp2, Strategy::kFsdp2NoReshard};
 }
 
@@ -278,7 +278,7 @@ std::string batch_refusal(const Request& request) {
 
 std::vector<Recomputation> recomputations_of(const Model& model, const Plan& base,
                                              const Stack& stack) {
-  if (stack.parallel.always) return recompute_modules(model, stack);
+  if (stack.parallel.megatron) return recompute_modules(model, stack);
   std::vector<Recomputation> candidates{{Recompute::kFull, 0}};
   // PyTorch checkpoints modules or, in torchtitan's way, operators; pieces need an executor of our
   // kind.

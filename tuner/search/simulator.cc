@@ -9,12 +9,12 @@ namespace shardwright::tuner {
 
 bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
   const Parallelism& p = plan.parallel;
-  if (stack.parallel.always || model.is_moe() || p.replica() * p.ep != 1) return false;
+  if (stack.parallel.megatron || model.is_moe() || p.replica() * p.ep != 1) return false;
   return beyond_data_parallel(plan).empty();
 }
 
 bool strategies_act(const Stack& stack) {
-  return !stack.parallel.always;
+  return !stack.parallel.megatron;
 }
 
 void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile) {

@@ -84,7 +84,7 @@ std::string software_sentence(const profiles::Profile& profile) {
 }
 
 std::string strategy_software(const Plan& plan, const Stack& stack) {
-  if (stack.parallel.always) return stack.id;
+  if (stack.parallel.megatron) return stack.id;
   const auto whose = [](Software software) -> std::string_view {
     switch (software) {
       case Software::kDdp:
@@ -109,7 +109,7 @@ std::string strategy_software(const Plan& plan, const Stack& stack) {
 
 std::string foreign_strategy_sentence(const std::vector<sim::Prediction>& predictions,
                                       const Stack& stack) {
-  if (stack.parallel.always) return "";
+  if (stack.parallel.megatron) return "";
   for (const sim::Prediction& prediction : predictions) {
     const StrategyInfo& strategy = info_of(prediction.plan.strategy);
     if (strategy.software != Software::kMegatron) continue;
