@@ -71,7 +71,8 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   if (held > profile.cluster.memory_bytes_per_rank(plan.gpus)) return held;
   if (plan.parallel.pp > 1) {
     Bytes most = 0;
-    for (const MemoryLevel& stage : stages.levels(plan, programs, parts))
+    for (const MemoryLevel& stage :
+         stages.levels(plan, programs, parts, StageMemory::Stages::kFullest))
       most = std::max(most, estimated_reserved_bytes(stage, stack));
     return most + runtime;
   }

@@ -58,6 +58,9 @@ struct PipelineInfo {
   BlockingTransfers blocking = BlockingTransfers::kNever;
   /// With many micro-batches all but the first and last repeat the same passes.
   bool has_steady_state = true;
+  /// Of stages whose chunks are alike, and that receive and send alike, none holds more than one
+  /// before it.
+  bool memory_falls = false;
   std::string_view pytorch = {};  // its name in torch.distributed.pipelining; empty: not there
   bool megatron = false;          // Megatron-LM has it
 

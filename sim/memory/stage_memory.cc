@@ -43,6 +43,13 @@ class StageMemory::Chunks {
   ChunkMemory& of(const PipelineShape& shape, ChunkPlace at) {
     return lowered_[of_chunk(of_part_, shape, at)].memory;
   }
+  /// Whether a stage has the chunks of the one before it, and neither begins or ends the model.
+  bool repeats(const PipelineShape& shape, std::int32_t stage) const {
+    bool same = stage > 1 && stage + 1 < shape.stages;
+    for (std::int32_t c = 0; same && c < shape.chunks; ++c)
+      same = of_chunk(of_part_, shape, {stage, c}) == of_chunk(of_part_, shape, {stage - 1, c});
+    return same;
+  }
 
  private:
   struct Lowered {
@@ -150,7 +157,7 @@ StageMemory::StageMemory(const Model& model, const profiles::Profile& profile)
 StageMemory::~StageMemory() = default;
 
 std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& cache,
-                                             const std::vector<ChunkContent>& parts) {
+                                             const std::vector<ChunkContent>& parts, Stages which) {
   const PipelineShape shape = shortened(pipeline_shape(asked));
   const Plan plan = plan_of_chunk(asked, shape);
   // Where weight gradients are put off their operands say what stays for them.
@@ -159,8 +166,11 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& ca
   chunks_->lower(model_, plan, profile_, programs, parts,
                  splits ? ChunkUse::kWalked : ChunkUse::kMemory);
   std::vector<MemoryLevel> stages;
-  for (std::int32_t s = 0; s < shape.stages; ++s)
+  const bool skips = which == Stages::kFullest && shape.info().memory_falls;
+  for (std::int32_t s = 0; s < shape.stages; ++s) {
+    if (skips && chunks_->repeats(shape, s)) continue;
     stages.push_back(StageSteps(shape, s, *chunks_, programs.bytes_of(Tensor::kX)).most());
+  }
   return stages;
 }
 

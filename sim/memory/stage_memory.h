@@ -4,6 +4,7 @@
 // The same as allocated_peak() of the stage's schedule, without writing that.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -22,9 +23,12 @@ class StageMemory {
   StageMemory(const Model& model, const profiles::Profile& profile);
   ~StageMemory();
 
-  /// By stage; `parts` are those of partition_layers().
+  enum class Stages : std::uint8_t { kAll, kFullest };
+  /// By stage, of all or of some among which the fullest is; `parts` are those of
+  /// partition_layers().
   std::vector<MemoryLevel> levels(const Plan& plan, ProgramCache& programs,
-                                  const std::vector<ChunkContent>& parts);
+                                  const std::vector<ChunkContent>& parts,
+                                  Stages which = Stages::kAll);
   /// Of the fullest stage, what outlives operations for certain.
   Bytes held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 

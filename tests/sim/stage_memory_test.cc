@@ -198,6 +198,58 @@ TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
   EXPECT_LT(activations(0), 1.03 * kept);
 }
 
+// What the search asks of a plan is what a prediction of all stages answers.
+TEST(StageMemoryTest, TheFullestStageIsAmongThoseThatAreLookedAt) {
+  const Model dense = llama_70b();
+  const Model moe = load_model(profiles::data_dir() / "models", "deepseek-v3");
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
+  int compared = 0;
+  std::size_t looked_at = 0, stages = 0;
+  for (const PipelineInfo& info : kPipelineInfos) {
+    for (const std::int64_t pp : {2, 4, 8, 16}) {
+      for (const std::int64_t accum : {1, 4, 16, 64}) {
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+          for (const Model* model : {&dense, &moe}) {
+            for (const profiles::Profile* profile : {&h100(), &torch}) {
+              Plan plan = plan_of(256, 2, pp, accum * (info.groups_micro_batches ? pp : 1));
+              plan.stack = profile->stack.id;
+              if (profile == &torch) plan.strategy = Strategy::kFsdp2;
+              plan.parallel.pp_schedule = info.id;
+              plan.parallel.ep = model->is_moe() ? 8 : 1;
+              if (info.takes_virtual_stages()) plan.parallel.virtual_stages = 2;
+              plan.recompute = recompute;
+              plan.ckpt_layers = recompute == Recompute::kNone ? 0 : model->layers / 2;
+              try {
+                check_plan(plan, *model, 8);
+              } catch (const Error&) {
+                continue;
+              }
+              StageMemory memory(*model, *profile);
+              ProgramCache programs(*model, profile->stack, profile->cluster.gpu);
+              const auto parts = partition_layers(*model, plan, profile->stack);
+              const auto most = [&](StageMemory::Stages which, std::size_t& count) {
+                Bytes bytes = 0;
+                for (const MemoryLevel& level : memory.levels(plan, programs, parts, which)) {
+                  bytes = std::max(bytes, estimated_reserved_bytes(level, profile->stack));
+                  ++count;
+                }
+                return bytes;
+              };
+              EXPECT_EQ(most(StageMemory::Stages::kFullest, looked_at),
+                        most(StageMemory::Stages::kAll, stages))
+                  << model->name << ", " << profile->stack.id << ", " << info.name << ", pp " << pp
+                  << ", " << accum << " micro-batches";
+              ++compared;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 300);
+  EXPECT_LT(4 * looked_at, 3 * stages);
+}
+
 double stage_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
                    std::size_t stage, MemoryCategory category) {
   return f(levels_of_stages(model, profile, plan)[stage].of(category));
