@@ -6,11 +6,12 @@
 //
 // Recomputation only adds work, so a plan without it bounds all that recompute, and fewer layers
 // bound more of them; and every layer that is recomputed takes less memory. So of each policy the
-// plan with the fewest layers whose memory may fit comes first, found by bisection, and those that
-// recompute more follow it one by one, as far as anybody asks for them.
+// plan with the fewest layers whose memory may fit comes first, found by interpolation, and those
+// that recompute more follow it one by one, as far as anybody asks for them.
 #include "tuner/search/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -25,6 +26,15 @@ namespace {
 constexpr std::size_t kPlansPerRound = 4096;
 constexpr std::size_t kPlansInARow = 32;  // by one thread: neighbours share schedules and lists
 constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
+
+/// Of steps between `low`, which lacks `over` bytes, and `high`, which has `-room` left, the first
+/// that may have any left. Bytes fall nearly in a line; where they do not, `halves`.
+std::int32_t guess_between(std::int32_t low, std::int32_t high, Bytes over, Bytes room,
+                           bool halves) {
+  const double share = halves ? 0.5 : static_cast<double>(over) / static_cast<double>(over - room);
+  const auto steps = static_cast<std::int32_t>(std::ceil(share * (high - low)));
+  return low + std::clamp(steps, 1, high - low - 1);
+}
 
 }  // namespace
 
@@ -205,24 +215,29 @@ std::optional<Search::Candidate> Search::fewest(Evaluator& evaluator, Candidate 
     of.step = at;
     return evaluator.least_memory(plan_of(of), family);
   };
-  const auto may_fit = [limit](const Evaluator::LeastMemory& memory) {
-    return memory.excess_bytes <= 0 && memory.bytes <= limit;
+  const auto beyond = [limit](const Evaluator::LeastMemory& memory) {
+    return std::max(memory.excess_bytes, memory.bytes - limit);
   };
-  std::int32_t low = step, high = steps(of);
-  if (low > high) return std::nullopt;
+  std::int32_t high = steps(of);
+  if (step > high) return std::nullopt;
   Evaluator::LeastMemory memory = memory_at(high);
-  if (!may_fit(memory)) {
-    outcome.misfits += high - low + 1;
+  if (beyond(memory) > 0) {
+    outcome.misfits += high - step + 1;
     outcome.shortages.push_back({memory.excess_bytes, high, of.policy});
     return std::nullopt;
   }
-  while (low < high) {
-    const std::int32_t middle = low + (high - low) / 2;
-    if (const auto at_middle = memory_at(middle); may_fit(at_middle)) {
-      high = middle;
-      memory = at_middle;
+  std::int32_t low = step - 1;  // too few
+  std::optional<Bytes> over;    // there, once it is known
+  for (int guesses = 0; low + 1 < high; ++guesses) {
+    const std::int32_t guess =
+        guesses == 0 ? step : guess_between(low, high, *over, beyond(memory), guesses % 3 == 0);
+    const Evaluator::LeastMemory there = memory_at(guess);
+    if (beyond(there) <= 0) {
+      high = guess;
+      memory = there;
     } else {
-      low = middle + 1;
+      low = guess;
+      over = beyond(there);
     }
   }
   outcome.misfits += high - step;
