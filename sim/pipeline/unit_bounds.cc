@@ -138,7 +138,8 @@ void UnitBounds::time_recomputed(const Plan& plan, const Layout& layout, Units& 
   Plan few = on_fewest_ranks(plan);
   few.ckpt_layers = model_.layers;
   few.ckpt_stride = 1;
-  const LayerPrograms programs(model_, few, profile_.stack, profile_.cluster.gpu);
+  const LayerPrograms programs =
+      LayerPrograms::recomputed_layers(model_, few, profile_.stack, profile_.cluster.gpu);
   ChunkContent content = every_kind(model_);
   content.embedding = content.head = false;
   content.recomputed = content.layers;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/program/layer_program.h"
 
-#include <functional>
 #include <utility>
 
 #include "sim/core/base/error.h"
@@ -97,12 +96,13 @@ UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
   return unit;
 }
 
-void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) {
+void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) const {
+  const ProgramTensor& kept = plain_->tensors[tensor];
   MemoryAction action;
   action.op = static_cast<std::uint32_t>(pass.ops.size() - 1);
   action.tensor = tensor;
-  action.category = tensors_[tensor].category;
-  action.bytes = tensors_[tensor].bytes;
+  action.category = kept.category;
+  action.bytes = kept.bytes;
   pass.memory.push_back(action);
 }
 
@@ -118,20 +118,114 @@ std::vector<MemoryAction> LayerPrograms::held(std::int64_t checkpointed_layers,
     MemoryAction& action = releases.emplace_back();
     action.acquire = false;
     action.tensor = tensor;
-    action.category = tensors_[tensor].category;
+    action.category = plain_->tensors[tensor].category;
     action.offset = kAllUnits;
     action.bytes = balance * units;
   };
-  release(layer_forward_[false][true], Tensor::kKeyValueCache, checkpointed_layers);
+  release(layer_forward(true), Tensor::kKeyValueCache, checkpointed_layers);
   if (!with_head) return releases;
   for (const Tensor logits : {Tensor::kLogits, Tensor::kLogitsFloat}) {
-    UnitPass both = head_.front().forward;
-    const std::vector<MemoryAction>& backward = head_.front().backward.memory;
+    UnitPass both = head_forward();
+    const std::vector<MemoryAction>& backward = head_backward().memory;
     both.memory.insert(both.memory.end(), backward.begin(), backward.end());
     release(both, logits, 1);
   }
   return releases;
 }
+
+/// Writes units one after the other into passes.
+class LayerPrograms::Writer {
+ public:
+  Writer(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu, ProgramUse use)
+      : model_(model),
+        use_(use),
+        units_(model, plan, stack, gpu),
+        pass_(stack.parallel, plan.parallel.cuda_graphs.value_or(
+                                  parallel_word<CudaGraphs>(stack.parallel.cuda_graphs)
+                                      .value_or(CudaGraphs::kNone))) {}
+
+  Plain plain() {
+    Plain plain;
+    plain.tensors = units_.tensors();
+    plain.embedding = passes(units_.embedding());
+    for (const bool experts : {false, true}) {
+      if (!experts || model_.is_moe()) plain.layer[experts] = layer(false, experts);
+    }
+    write_heads(plain);
+    return plain;
+  }
+  Passes layer(bool recomputed, bool experts) { return passes(units_.layer(recomputed, experts)); }
+
+ private:
+  Passes passes(const UnitProgram& unit) {
+    Passes passes;
+    append_forward(unit);
+    passes.forward = take();
+    append_backward(unit);
+    passes.backward = take();
+    return passes;
+  }
+
+  /// Modules of multi-token prediction go with the head, whose matrix each of them uses once more.
+  void write_heads(Plain& plain) {
+    const UnitProgram head = units_.head();
+    UnitProgram projection, layer;
+    const std::array<const UnitProgram*, 3> module = {&projection, &layer, &head};
+    if (model_.mtp_layers > 0) {
+      projection = units_.prediction_projection();
+      layer = units_.layer(false, model_.is_moe());
+    }
+    const auto written = [&](std::int64_t predictions, bool with_head) {
+      Passes passes;
+      for (std::int64_t i = 0; i < predictions; ++i) {
+        for (const UnitProgram* unit : module) append_forward(*unit);
+      }
+      if (with_head) append_forward(head);
+      passes.forward = take();
+      if (with_head) append_backward(head);
+      for (std::int64_t i = 0; i < predictions; ++i) {
+        for (auto unit = module.rbegin(); unit != module.rend(); ++unit) append_backward(**unit);
+      }
+      passes.backward = take();
+      return passes;
+    };
+    for (std::int64_t i = 0; i <= model_.mtp_layers; ++i) {
+      plain.head.push_back(written(i, true));
+      plain.predictions.push_back(i > 0 ? written(i, false) : Passes{});
+    }
+  }
+
+  void append_forward(const UnitProgram& unit) {
+    append(unit.forward, lifetimes(unit.forward, unit.tensors, {}, unit.kept, false));
+  }
+  void append_backward(const UnitProgram& unit) {
+    if (unit.recompute.empty()) {
+      append(unit.backward, lifetimes(unit.backward, unit.tensors, unit.kept, unit.held, true));
+      return;
+    }
+    Ops both;
+    both.reserve(unit.recompute.size() + unit.backward.size());
+    both = unit.recompute;
+    both.insert(both.end(), unit.backward.begin(), unit.backward.end());
+    append(both, lifetimes(both, unit.tensors, unit.kept, unit.held, true));
+  }
+  void append(const Ops& list, const std::vector<MemoryAction>& lifetimes) {
+    if (use_ == ProgramUse::kMemory) {
+      memory_.insert(memory_.end(), lifetimes.begin(), lifetimes.end());
+    } else {
+      pass_.append(list, lifetimes);
+    }
+  }
+  UnitPass take() {
+    return use_ == ProgramUse::kMemory ? UnitPass{{}, std::exchange(memory_, {})} : pass_.take();
+  }
+
+  const Model& model_;
+  ProgramUse use_;
+  ProgramWriter units_;
+  ListPass pass_;
+  std::vector<MemoryAction> memory_;
+};
 
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack,
                              const Gpu& gpu, ProgramUse use) {
@@ -140,84 +234,53 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
         "deterministic is true, but only the native stack's order of sums is modelled: "
         "expected the framework native, or a plan that is not deterministic");
   }
-  const ProgramWriter writer(model, plan, stack, gpu);
-  const TensorSet nothing;
-  const auto usual = parallel_word<CudaGraphs>(stack.parallel.cuda_graphs);
-  ListPass pass(stack.parallel,
-                plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone)));
-  std::vector<MemoryAction> memory;
-  const auto append = [&](const Ops& list, const std::vector<MemoryAction>& lifetimes) {
-    if (use == ProgramUse::kMemory) {
-      memory.insert(memory.end(), lifetimes.begin(), lifetimes.end());
-    } else {
-      pass.append(list, lifetimes);
+  plain_ = std::make_shared<const Plain>(Writer(model, plan, stack, gpu, use).plain());
+  add_recomputed(nullptr, model, plan, stack, gpu, use);
+}
+
+LayerPrograms::LayerPrograms(const LayerPrograms& nothing_recomputed, const Model& model,
+                             const Plan& plan, const Stack& stack, const Gpu& gpu, ProgramUse use)
+    : plain_(nothing_recomputed.plain_) {
+  add_recomputed(nothing_recomputed.alone_.get(), model, plan, stack, gpu, use);
+}
+
+LayerPrograms LayerPrograms::recomputed_layers(const Model& model, const Plan& plan,
+                                               const Stack& stack, const Gpu& gpu) {
+  Plain plain;
+  plain.tensors = ProgramWriter(model, plan, stack, gpu).tensors();
+  LayerPrograms programs;
+  programs.plain_ = std::make_shared<const Plain>(std::move(plain));
+  programs.add_recomputed(&programs, model, plan, stack, gpu, ProgramUse::kOperations);
+  return programs;
+}
+
+void LayerPrograms::add_recomputed(const LayerPrograms* alone, const Model& model, const Plan& plan,
+                                   const Stack& stack, const Gpu& gpu, ProgramUse use) {
+  recomputes_ = plan.recompute != Recompute::kNone;
+  if (recomputes_) {
+    Writer writer(model, plan, stack, gpu, use);
+    for (const bool experts : {false, true}) {
+      if (!experts || model.is_moe()) recomputed_[experts] = writer.layer(true, experts);
     }
-  };
-  const auto take = [&] {
-    return use == ProgramUse::kMemory ? UnitPass{{}, std::exchange(memory, {})} : pass.take();
-  };
-  const auto append_forward = [&](const UnitProgram& unit) {
-    append(unit.forward, lifetimes(unit.forward, unit.tensors, nothing, unit.kept, false));
-  };
-  const auto append_backward = [&](const UnitProgram& unit) {
-    Ops both = unit.recompute;
-    both.insert(both.end(), unit.backward.begin(), unit.backward.end());
-    append(both, lifetimes(both, unit.tensors, unit.kept, unit.held, true));
-  };
-  const auto write = [&](const UnitProgram& unit, UnitPass& forward, UnitPass& backward) {
-    append_forward(unit);
-    forward = take();
-    append_backward(unit);
-    backward = take();
-  };
-  write(writer.embedding(), embedding_forward_, embedding_backward_);
-  for (const bool experts : {false, true}) {
-    if (experts && !model.is_moe()) break;
-    for (const bool checkpointed : {false, true}) {
-      if (checkpointed && plan.recompute == Recompute::kNone) {
-        layer_forward_[experts][true] = layer_forward_[experts][false];
-        layer_backward_[experts][true] = layer_backward_[experts][false];
-        continue;
-      }
-      write(writer.layer(checkpointed, experts), layer_forward_[experts][checkpointed],
-            layer_backward_[experts][checkpointed]);
-    }
+    // Of other layers backward keeps keys and values anyway.
+    if (stack.keeps_key_values) keep_after(recomputed_[false].forward, Tensor::kKeyValueCache);
   }
-  tensors_ = writer.tensors();
-  // Of other layers backward keeps keys and values anyway.
-  if (stack.keeps_key_values) keep_after(layer_forward_[false][true], Tensor::kKeyValueCache);
-  if (plan.parallel.ep_overlap.value_or(false) && use == ProgramUse::kOperations) {
-    Plan waits = plan;
-    waits.parallel.ep_overlap = false;
-    alone_ = std::make_unique<LayerPrograms>(model, waits, stack, gpu);
-  }
-  // Modules of multi-token prediction go with the head, whose matrix each of them uses once more.
-  const UnitProgram head = writer.head();
-  UnitProgram projection, layer;
-  if (model.mtp_layers > 0) {
-    projection = writer.prediction_projection();
-    layer = writer.layer(false, model.is_moe());
-  }
-  const auto written = [&](std::int64_t predictions, bool with_head) {
-    Passes passes;
-    for (std::int64_t i = 0; i < predictions; ++i) {
-      for (const auto& unit : {std::cref(projection), std::cref(layer), std::cref(head)})
-        append_forward(unit);
-    }
-    if (with_head) append_forward(head);
-    passes.forward = take();
-    if (with_head) append_backward(head);
-    for (std::int64_t i = 0; i < predictions; ++i) {
-      for (const auto& unit : {std::cref(head), std::cref(layer), std::cref(projection)})
-        append_backward(unit);
-    }
-    passes.backward = take();
-    return passes;
-  };
-  for (std::int64_t i = 0; i <= model.mtp_layers; ++i) {
-    head_.push_back(written(i, true));
-    predictions_.push_back(i > 0 ? written(i, false) : Passes{});
-  }
+  if (!plan.parallel.ep_overlap.value_or(false) || use != ProgramUse::kOperations) return;
+  Plan waits = plan;
+  waits.parallel.ep_overlap = false;
+  alone_ = alone != nullptr ? std::make_unique<LayerPrograms>(*alone, model, waits, stack, gpu)
+                            : std::make_unique<LayerPrograms>(model, waits, stack, gpu);
+}
+
+std::optional<Plan> nothing_recomputed(const Plan& plan, const Stack& stack) {
+  const bool other_norms = stack.parallel.checkpointed_norm_forward_bytes > 0 ||
+                           stack.parallel.checkpointed_norm_backward_bytes > 0;
+  if (other_norms && plan.recompute == Recompute::kFull) return std::nullopt;
+  Plan plain = plan;
+  plain.recompute = Recompute::kNone;
+  plain.pieces = 0;
+  plain.ckpt_layers = 0;
+  return plain;
 }
 
 }  // namespace shardwright::sim

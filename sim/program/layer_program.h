@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/core/model.h"
@@ -36,52 +37,75 @@ class LayerPrograms {
   /// `gpu` says how GEMMs in fp8 want their operands; without one, with a transposed copy.
   LayerPrograms(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {},
                 ProgramUse use = ProgramUse::kOperations);
+  /// `nothing_recomputed` are those of nothing_recomputed(), which recomputed layers are added to.
+  LayerPrograms(const LayerPrograms& nothing_recomputed, const Model& model, const Plan& plan,
+                const Stack& stack, const Gpu& gpu, ProgramUse use = ProgramUse::kOperations);
+  /// Of chunks that have nothing else.
+  static LayerPrograms recomputed_layers(const Model& model, const Plan& plan, const Stack& stack,
+                                         const Gpu& gpu);
 
-  const UnitPass& embedding_forward() const { return embedding_forward_; }
-  const UnitPass& embedding_backward() const { return embedding_backward_; }
+  const UnitPass& embedding_forward() const { return plain_->embedding.forward; }
+  const UnitPass& embedding_backward() const { return plain_->embedding.backward; }
   const UnitPass& layer_forward(bool checkpointed, bool experts = false) const {
-    return layer_forward_[experts][checkpointed];
+    return layer(checkpointed, experts).forward;
   }
   const UnitPass& layer_backward(bool checkpointed, bool experts = false) const {
-    return layer_backward_[experts][checkpointed];
+    return layer(checkpointed, experts).backward;
   }
   /// The same where no other micro-batch hides what travels; itself where none ever does.
   const LayerPrograms& alone() const { return alone_ ? *alone_ : *this; }
   /// With so many modules of multi-token prediction before it.
   const UnitPass& head_forward(std::int64_t predictions = 0) const {
-    return with(head_, predictions).forward;
+    return with(plain_->head, predictions).forward;
   }
   const UnitPass& head_backward(std::int64_t predictions = 0) const {
-    return with(head_, predictions).backward;
+    return with(plain_->head, predictions).backward;
   }
   /// Of these modules without the head.
   const UnitPass& predictions_forward(std::int64_t predictions) const {
-    return with(predictions_, predictions).forward;
+    return with(plain_->predictions, predictions).forward;
   }
   const UnitPass& predictions_backward(std::int64_t predictions) const {
-    return with(predictions_, predictions).backward;
+    return with(plain_->predictions, predictions).backward;
   }
   /// Of a tensor of the dense units.
-  Bytes bytes_of(Tensor tensor) const { return tensors_[tensor].bytes; }
+  Bytes bytes_of(Tensor tensor) const { return plain_->tensors[tensor].bytes; }
   /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
   /// has ended: by so many checkpointed layers and, where it is among the units, the head. Computed
   /// at every call.
   std::vector<MemoryAction> held(std::int64_t checkpointed_layers, bool with_head) const;
 
  private:
-  void keep_after(UnitPass& pass, Tensor tensor);
+  void keep_after(UnitPass& pass, Tensor tensor) const;
 
   struct Passes {
     UnitPass forward, backward;
   };
-  ProgramTensors tensors_;
-  std::unique_ptr<LayerPrograms> alone_;
+  /// What recomputation does not change.
+  struct Plain {
+    ProgramTensors tensors;
+    Passes embedding;
+    Passes layer[2];                        // by experts
+    std::vector<Passes> head, predictions;  // by modules of multi-token prediction
+  };
+  class Writer;
+  const Passes& layer(bool checkpointed, bool experts) const {
+    return checkpointed && recomputes_ ? recomputed_[experts] : plain_->layer[experts];
+  }
+  LayerPrograms() = default;
+  void add_recomputed(const LayerPrograms* alone, const Model& model, const Plan& plan,
+                      const Stack& stack, const Gpu& gpu, ProgramUse use);
   static const Passes& with(const std::vector<Passes>& passes, std::int64_t predictions) {
     return passes[std::min(passes.size() - 1, static_cast<std::size_t>(predictions))];
   }
-  UnitPass embedding_forward_, embedding_backward_;
-  std::vector<Passes> head_, predictions_;               // by modules of multi-token prediction
-  UnitPass layer_forward_[2][2], layer_backward_[2][2];  // by experts and checkpointed
+  std::shared_ptr<const Plain> plain_;
+  bool recomputes_ = false;
+  Passes recomputed_[2];  // by experts
+  std::unique_ptr<LayerPrograms> alone_;
 };
+
+/// The plan that recomputes nothing, all of whose units the plan has too; nothing where the
+/// framework runs other units beside those that it recomputes.
+std::optional<Plan> nothing_recomputed(const Plan& plan, const Stack& stack);
 
 }  // namespace shardwright::sim

@@ -11,6 +11,7 @@
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
 #include "sim/program/layer_program.h"
+#include "sim/program/list_key.h"
 
 namespace shardwright::sim {
 
@@ -28,10 +29,11 @@ class ProgramCache {
 
  private:
   struct Table;
+  const LayerPrograms& find(Table& table, const ListKey& key, const Plan& plan, ProgramUse use);
   const Model& model_;
   const Stack& stack_;
   const Gpu& gpu_;
-  std::unique_ptr<Table> table_;
+  std::unique_ptr<Table> operations_, memory_;
 };
 
 }  // namespace shardwright::sim
