@@ -142,8 +142,8 @@ struct Predictor::State {
     return *pipeline;
   }
 
-  /// Of a step in stages, of which the busiest stands for all.
-  Prediction predict_stages(Prediction p, const PredictOptions& options) {
+  /// Simulates a step in stages, of which the busiest stands for all.
+  std::vector<StageOfStep> run_stages(Prediction& p, const PredictOptions& options) {
     const Plan& plan = p.plan;
     PipelineRecord record;
     PipelineStep step = stages().run(plan, options.timeline != nullptr ? &record : nullptr);
@@ -182,14 +182,15 @@ struct Predictor::State {
                          estimated_reserved_bytes(allocated[s], profile.stack)});
     }
     fill_memory_of_stages(memory, of_step);
-    finish_parallel(p, model, profile, of_step, options.source);
-    return p;
+    return of_step;
   }
 
-  /// Of a step whose units communicate.
-  Prediction predict_lists(Prediction p, const PredictOptions& options) {
+  /// Simulates the schedule of a step that is one stage; nothing where it was given up.
+  std::vector<StageOfStep> run_schedule(Prediction& p, const PredictOptions& options) {
+    lower(model, p.plan, profile.stack, profile.cluster, programs.at(p.plan), schedule);
+    costs.cost(schedule, op_costs);
     const StepTime step = run(p.plan, options, p.memory);
-    if (p.memory.given_up) return p;
+    if (p.memory.given_up) return {};
     fill_time(p.time, p.plan, step);
     p.sent = communication_by_group(schedule);
     p.communication = sum_of(p.sent);
@@ -201,13 +202,22 @@ struct Predictor::State {
     const TimePrediction& t = p.time;
     p.exposed_s[static_cast<std::size_t>(CommGroup::kData)] +=
         t.exposed_communication_s - seconds_of(step.time.exposed_ns);
+    if (options.timeline != nullptr) complete(*options.timeline);
     const MemoryPrediction& m = p.memory;
     const MemoryLevel allocated{m.peak_allocated_bytes, m.breakdown_bytes};
     const StageTime time{t.compute_s, t.exposed_communication_s, t.host_s, t.optimizer_s, 0};
-    finish_parallel(p, model, profile, {{time, model.layers, allocated, m.peak_reserved_bytes}},
-                    options.source);
-    if (options.timeline != nullptr) complete(*options.timeline);
-    return p;
+    return {{time, model.layers, allocated, m.peak_reserved_bytes}};
+  }
+
+  /// The step's length where computation and communication that begin together are taken up in the
+  /// other order.
+  double other_tie_order_s(const Prediction& p, const PredictOptions& options) {
+    EngineOptions other;
+    other.side_streams_first = true;
+    other.skip_repeats = options.skip_repeats;
+    const StepTime step = other_engine.run(schedule, op_costs, other);
+    return p.time.iteration_s +
+           seconds_of(step.step_ns - undrained_ns) * scale_factor(profile, p.plan);
   }
 
   /// Adds to `step` what waiting for the allocator adds to `part`, which stands for `times` as
@@ -377,27 +387,18 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   if (model_parallel) check_modelled(s.model, plan, s.profile);
   Prediction p;
   p.plan = plan;
-  if (!s.scheduled) return s.predict_stages(std::move(p), options);
-  lower(s.model, plan, s.profile.stack, cluster, s.programs.at(plan), s.schedule);
-  s.costs.cost(s.schedule, s.op_costs);
-  if (model_parallel) return s.predict_lists(std::move(p), options);
-  const StepTime step = s.run(plan, options, p.memory);
+  const std::vector<StageOfStep> stages =
+      s.scheduled ? s.run_schedule(p, options) : s.run_stages(p, options);
   if (p.memory.given_up) return p;
-  s.fill_time(p.time, plan, step);
-  if (options.reserved && cluster.gpu.overlaps_streams) {
-    EngineOptions other;
-    other.side_streams_first = true;
-    other.skip_repeats = options.skip_repeats;
-    const StepTime in_other_order = s.other_engine.run(s.schedule, s.op_costs, other);
-    p.other_tie_order_s = p.time.iteration_s + seconds_of(in_other_order.step_ns - s.undrained_ns) *
-                                                   scale_factor(s.profile, plan);
+  if (model_parallel) {
+    finish_parallel(p, s.model, s.profile, stages, options.source);
+    return p;
   }
-  p.sent = communication_by_group(s.schedule);
-  p.communication = sum_of(p.sent);
+  if (options.reserved && cluster.gpu.overlaps_streams)
+    p.other_tie_order_s = s.other_tie_order_s(p, options);
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
   s.fill_intervals(p, options.source);
-  if (options.timeline != nullptr) s.complete(*options.timeline);
   return p;
 }
 
