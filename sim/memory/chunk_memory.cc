@@ -23,11 +23,15 @@ MemoryChange change_of(const Schedule& schedule, const Section& section, PassPar
       std::stable_sort(actions.begin(), actions.end(),
                        [](const auto& one, const auto& other) { return one.first < other.first; });
     }
+    const auto look = [&change] {
+      if (change.net.bytes > change.most.bytes) change.most = change.net;
+    };
     follow_repeats(block.repeats, change.net, [&](std::int32_t) {
       for (const auto& [at, action] : actions) {
+        if (!action->acquire) look();  // nothing is higher before it falls
         change.net.add(*action);
-        if (change.net.bytes > change.most.bytes) change.most = change.net;
       }
+      look();
     });
   }
   return change;

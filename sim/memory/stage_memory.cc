@@ -175,6 +175,19 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& ca
 }
 
 Bytes StageMemory::held_bytes(const Plan& asked, const std::vector<ChunkContent>& parts) {
+  Plan plan = asked;
+  plan.recompute = Recompute::kNone;
+  plan.pieces = 0;
+  plan.ckpt_layers = 0;
+  plan.ckpt_stride = 1;
+  if (!held_ || held_->plan != plan) {
+    const Bytes bytes = fullest_held_bytes(asked, parts);
+    held_ = {std::move(plan), bytes};
+  }
+  return held_->bytes;
+}
+
+Bytes StageMemory::fullest_held_bytes(const Plan& asked, const std::vector<ChunkContent>& parts) {
   const PipelineShape shape = pipeline_shape(asked);
   const Plan plan = plan_of_chunk(asked, shape);
   std::vector<Bytes> held;

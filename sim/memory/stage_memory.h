@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "profiles/profile.h"
@@ -33,11 +34,18 @@ class StageMemory {
   Bytes held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 
  private:
+  Bytes fullest_held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
+
+  struct Held {
+    Plan plan;
+    Bytes bytes = 0;
+  };
   class Chunks;
   const Model& model_;
   const profiles::Profile& profile_;
   std::unique_ptr<Chunks> chunks_;
   Schedule scratch_;
+  std::optional<Held> held_;  // of the last plan, whatever it recomputes
 };
 
 /// What an allocator that is not replayed takes for that.
