@@ -255,20 +255,21 @@ double best_of_all(const Model& model, const FrameworkPlans& framework, std::int
   double best = std::numeric_limits<double>::infinity();
   const auto score_of = [&](const Plan& plan) {
     const Judgement judgement = evaluator.judge(plan);
-    ++plans;
     return judgement.fits ? judgement.score : std::numeric_limits<double>::infinity();
   };
   for (const Plan& plan : space.plans) {
+    plans += space.recomputes_nothing ? 1 : 0;
     const double without =
         space.recomputes_nothing ? score_of(plan) : std::numeric_limits<double>::infinity();
     best = std::min(best, without);
     // Attention that keeps its scores may fit only with more layers recomputed than without them.
     for (const Recomputation& one : space.recomputations) {
+      plans += space.steps(plan, one);
       bool decided = spares && without < std::numeric_limits<double>::infinity();
-      for (std::int64_t step = 1; step <= space.steps(plan, one); ++step) {
+      for (std::int64_t step = 1; !decided && step <= space.steps(plan, one); ++step) {
         const double score = score_of(space.at(plan, one, step));
-        if (!decided) best = std::min(best, score);
-        decided = decided || (spares && score < std::numeric_limits<double>::infinity());
+        best = std::min(best, score);
+        decided = spares && score < std::numeric_limits<double>::infinity();
       }
     }
   }
