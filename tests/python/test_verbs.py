@@ -118,9 +118,9 @@ def test_a_configuration_is_a_model(tmp_path):
 
 @pytest.mark.parametrize("kind, code, keywords, sentence", [
     (shardwright.InputError, 3, {"model": "llama-3-9b", "cluster": "dgx-h100"}, "llama-3-9b"),
-    (ValueError, 3, {**MODEL, "gpus": -5}, "--gpus"),
-    (shardwright.UsageError, 2, {**MODEL, "gpu": 8}, "--gpu"),
-    (TypeError, 2, {"cluster": "dgx-h100"}, "--model"),
+    (ValueError, 3, {**MODEL, "gpus": -5}, "gpus"),
+    (shardwright.UsageError, 2, {**MODEL, "gpu": 8}, "'gpu'"),
+    (TypeError, 2, {"cluster": "dgx-h100"}, "model"),
     (shardwright.Infeasible, 4, {"model": "llama-3-70b", "cluster": "dgx-h100", "strategy": "ddp", "require_fit": True}, ""),
 ])
 def test_an_error_is_the_programs_sentence(program, kind, code, keywords, sentence):
@@ -129,6 +129,7 @@ def test_an_error_is_the_programs_sentence(program, kind, code, keywords, senten
     assert caught.value.code == code
     assert sentence in str(caught.value) and not str(caught.value).startswith("error")
     assert len(str(caught.value).splitlines()) == 1
+    assert "--" not in str(caught.value), "keywords, not flags"
 
 
 def test_nothing_fits_and_says_what_would():

@@ -2,6 +2,7 @@
 """Failures as exceptions: one class for each exit code of the program, with its one sentence."""
 from __future__ import annotations
 
+import re
 from typing import Any, Optional
 
 from ._library import Answer
@@ -48,11 +49,17 @@ class OutOfTolerance(ShardwrightError):
 _CLASSES = {kind.code: kind for kind in (UsageError, InputError, Infeasible, Missing, OutOfTolerance)}
 
 
+def _in_keywords(sentence: str) -> str:
+    """Flags as the keywords that they are here: `--seq-len` is `seq_len`."""
+    keywords = re.sub(r"--([a-z][a-z0-9-]*)", lambda flag: flag[1].replace("-", "_"), sentence)
+    return re.sub(r"\bflag(s?) '", r"keyword\1 '", keywords)
+
+
 def sentence_of(answer: Answer) -> str:
-    """The error of an answer, without its mark."""
+    """The error of an answer, without its mark and in the words of Python."""
     begin = answer.messages.find("error: ")
     said = answer.messages[begin + len("error: "):] if begin >= 0 else answer.messages
-    return said.strip() or f"shardwright ended with code {answer.code}."
+    return _in_keywords(said.strip()) or f"shardwright ended with code {answer.code}."
 
 
 def notes_of(answer: Answer) -> list[str]:
