@@ -28,7 +28,7 @@ constexpr int kBarColumns = 40;
 
 /// "16 racks, 64 GPUs of each in one NVLink domain"; empty where nodes are no racks.
 std::string rack_words(const sim::Job& inputs, const Plan& plan) {
-  const std::int64_t each = rack_gpus(plan, inputs.profile.cluster, inputs.profile.stack);
+  const std::int64_t each = rack_gpus(plan, inputs.profile.cluster);
   if (each == 0) return "";
   const std::int64_t racks = (plan.gpus - 1) / each + 1;
   return fmt::format("{} rack{}, {} GPUs of {} in one NVLink domain\n", racks,

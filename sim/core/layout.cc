@@ -87,11 +87,9 @@ Layout layout_of(const Plan& plan, const Cluster& cluster) {
   return layout;
 }
 
-std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster, const Stack& stack) {
+std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster) {
   if (!is_rack(nvlink_gpus(cluster)) || !cluster.nvlink) return 0;
-  const bool model_parallel = stack.parallel.megatron || !beyond_data_parallel(plan).empty();
-  return model_parallel ? layout_of(plan, cluster).domain
-                        : std::min(plan.gpus, cluster.gpus_per_node);
+  return layout_of(plan, cluster).domain;
 }
 
 }  // namespace shardwright

@@ -14,7 +14,6 @@
 #include "sim/core/collective.h"
 #include "sim/core/plan.h"
 #include "sim/core/rank_mesh.h"
-#include "sim/core/stack.h"
 
 namespace shardwright {
 
@@ -37,6 +36,6 @@ Layout layout_of(const Plan& plan, const Cluster& cluster);
 
 /// GPUs of each rack that NVLink joins (sim/core/rack.h) which the plan takes; 0 where a domain of
 /// NVLink is one board.
-std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster, const Stack& stack);
+std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster);
 
 }  // namespace shardwright

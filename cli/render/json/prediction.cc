@@ -51,8 +51,7 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
   if (const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile)) {
     json["attention"] = {{"kernel", name_of(attention->form)}, {"why", attention->why}};
   }
-  if (const std::int64_t each = rack_gpus(plan, inputs.profile.cluster, inputs.profile.stack);
-      each > 0) {
+  if (const std::int64_t each = rack_gpus(plan, inputs.profile.cluster); each > 0) {
     json["racks"] = (plan.gpus - 1) / each + 1;
     json["gpus_of_each_rack"] = each;
   }
