@@ -15,12 +15,12 @@
 
 #include "sim/core/base/error.h"
 #include "sim/core/base/worker_pool.h"
-#include "sim/core/parallelism.h"
 #include "sim/core/rack.h"
 #include "sim/uncertainty/headroom.h"
 #include "tuner/advice/scenarios.h"
 #include "tuner/search/search.h"
 #include "tuner/size/size_batches.h"
+#include "tuner/size/size_candidates.h"
 #include "tuner/size/size_refusals.h"
 
 namespace shardwright::tuner {
@@ -29,8 +29,6 @@ namespace {
 
 constexpr double kSecondsPerDay = 86400;
 constexpr double kSharpness = 1.25;  // of the critical batch: the fit is no better than that
-// A larger batch or other software has to make the whole run this much shorter.
-constexpr double kWorth = 1.02;
 
 constexpr double kTooSlow = 20;        // times the deadline
 constexpr double kNeverTooSlow = 365;  // days
@@ -197,25 +195,8 @@ class Sweeper {
     return LeftOut{task.offer, task.gpus, Lack::kTime, no_progress(option->cost.goodput)};
   }
 
-  /// What competes for one size: the fastest whole run so far, and that of data parallelism alone.
-  struct Candidates {
-    std::optional<Sized> best, plain;
-    std::optional<LeftOut> refusal;  // of data parallelism
-    std::string parallel_why;        // no plan that is model-parallel
-
-    /// Later ones are larger batches or other software: they have to be worth it.
-    void enter(Sized option) {
-      const bool wins = !best || option.cost.days * kWorth < best->cost.days;
-      if (!divides(option) && (!plain || option.cost.days < plain->cost.days)) plain = option;
-      if (wins) best = std::move(option);
-    }
-    static bool divides(const Sized& option) {
-      return !beyond_data_parallel(option.prediction.plan).empty();
-    }
-  };
-
   Outcome best_plan(const Task& task) {
-    Candidates candidates;
+    SizeCandidates candidates;
     const bool chosen = chooses_batch(job_);
     const std::vector<double> caps =
         chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
@@ -241,13 +222,14 @@ class Sweeper {
     return outcome_of(task, std::move(candidates));
   }
 
-  Outcome outcome_of(const Task& task, Candidates candidates) const {
+  Outcome outcome_of(const Task& task, SizeCandidates candidates) {
     if (candidates.best) {
       Sized& best = *candidates.best;
-      if (candidates.plain && Candidates::divides(best))
+      if (candidates.plain && SizeCandidates::divides(best))
         best.plain = PlainPlan{candidates.plain->prediction.plan, candidates.plain->cost.days};
       return std::move(best);
     }
+    if (candidates.unfit) candidates.refusal = refusal_of(task, *candidates.unfit);
     LeftOut left = candidates.refusal.value_or(LeftOut{task.offer, task.gpus, Lack::kOther, ""});
     if (candidates.parallel_why.empty()) return left;
     const bool nothing_known = left.lack == Lack::kOther && !is_plain(offers_[task.offer]);
@@ -259,8 +241,19 @@ class Sweeper {
     return left;
   }
 
+  /// Of a batch that nothing of data parallelism fits with.
+  LeftOut refusal_of(const Task& task, const Request& request) {
+    try {
+      Search search = plain_search(task.offer, request);
+      (void)search.best(1);
+      return {task.offer, task.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
+    } catch (const Error& error) {
+      return {task.offer, task.gpus, Lack::kOther, error.what()};
+    }
+  }
+
   void enter_plain(const Task& task, double cap, std::set<std::optional<std::int64_t>>& tried,
-                   Candidates& candidates) {
+                   SizeCandidates& candidates) {
     const Request& fixed = job_.fixed;
     std::vector<std::optional<std::int64_t>> batches{fixed.global_batch};
     // Micro-batch and accumulation, when both are fixed, make the batch.
@@ -277,12 +270,16 @@ class Sweeper {
       if (!tried.insert(batch).second) continue;
       Outcome outcome = tune_plain(task, batch, candidates);
       if (auto* option = std::get_if<Sized>(&outcome)) candidates.enter(std::move(*option));
-      if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal)
+      if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal) {
+        if (left->lack == Lack::kMemory && left->reason.empty()) {
+          candidates.unfit = sharing_batch(task, batch);
+        }
         candidates.refusal = std::move(*left);
+      }
     }
   }
 
-  void enter_parallel(const Task& task, std::int64_t batch, Candidates& candidates) {
+  void enter_parallel(const Task& task, std::int64_t batch, SizeCandidates& candidates) {
     try {
       std::optional<Sized> model_parallel = search_model_parallel(task, batch, candidates);
       if (model_parallel) candidates.enter(*std::move(model_parallel));
@@ -303,7 +300,7 @@ class Sweeper {
 
   /// None where there is a plan of another batch and none here is faster.
   Outcome tune_plain(const Task& task, std::optional<std::int64_t> batch,
-                     const Candidates& candidates) {
+                     const SizeCandidates& candidates) {
     const Offer& offer = offers_[task.offer];
     const auto left_out = [&](Lack lack, std::string reason) {
       return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
@@ -320,13 +317,11 @@ class Sweeper {
     }
     if (std::string why = too_slow(task); !why.empty())
       return left_out(Lack::kTime, std::move(why));
-    Request request = job_.fixed;
-    request.gpus = task.gpus;
-    request.global_batch = batch;
+    const Request request = sharing_batch(task, batch);
     std::optional<double> below;
     if (candidates.plain) below = seconds_of_no_gain(*candidates.plain, request.global_batch);
     try {
-      return search(task.offer, request, below);
+      return search(task, request, below);
     } catch (const Error& error) {
       return left_out(Lack::kOther, error.what());
     }
@@ -335,7 +330,7 @@ class Sweeper {
   /// The best plan that is model-parallel, where it is worth more than what there is; 0: the batch
   /// is fixed.
   std::optional<Sized> search_model_parallel(const Task& task, std::int64_t batch,
-                                             Candidates& candidates) {
+                                             SizeCandidates& candidates) {
     const Offer& offer = offers_[task.offer];
     Request request = job_.fixed;
     request.gpus = task.gpus;
@@ -345,12 +340,8 @@ class Sweeper {
     if (batch > 0) request.global_batch = batch;
     const std::vector<Scenario> scenarios{
         {"as predicted", profile, 1, physics_name(task.offer, profile)}};
-    SearchOptions options;
-    options.threads = options.looks_per_round = 1;
-    options.stop = options_.stop;
-    options.simulators = &simulators_;
-    options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
-    Search search(model_, scenarios, space_of(request, model_, profile), options);
+    Search search(model_, scenarios, space_of(request, model_, profile),
+                  search_options(profile, request.gpus));
     std::optional<double> below;
     if (candidates.best) below = seconds_to_beat(*candidates.best, request.global_batch);
     const std::vector<Found> best = search.best(1, nullptr, below);
@@ -360,7 +351,7 @@ class Sweeper {
       sweep_.simulated += search.counts().simulated;
     }
     if (best.empty()) {
-      candidates.parallel_why = why_nothing_fits(search.nearest());
+      if (!candidates.best) candidates.parallel_why = why_nothing_fits(search.nearest());
       return std::nullopt;
     }
     Sized option = sized(model_, task.offer, offer, job_, best.front());
@@ -394,18 +385,34 @@ class Sweeper {
            tokens_factor(tokens, job_.run.free_tokens, job_.run.critical_tokens);
   }
 
-  Outcome search(std::size_t index, const Request& request, std::optional<double> below) {
-    const Offer& offer = offers_[index];
-    const profiles::Profile profile = filled_profile(offer.profile, request.gpus);
-    const std::vector<Scenario> scenarios{
-        {"as predicted", profile, 1, physics_name(index, profile)}};
+  Request sharing_batch(const Task& task, std::optional<std::int64_t> batch) const {
+    Request request = job_.fixed;
+    request.gpus = task.gpus;
+    request.global_batch = batch;
+    return request;
+  }
+
+  /// One task is one thread's.
+  SearchOptions search_options(const profiles::Profile& profile, std::int64_t gpus) {
     SearchOptions options;
     options.threads = options.looks_per_round = 1;
     options.stop = options_.stop;
     options.simulators = &simulators_;
-    options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
-    Search search(model_, scenarios, space_of(sharing_data_alone(request), model_, profile),
-                  options);
+    options.criteria.headroom = sim::asked_headroom(profile, gpus);
+    return options;
+  }
+
+  Search plain_search(std::size_t index, const Request& request) {
+    const profiles::Profile profile = filled_profile(offers_[index].profile, request.gpus);
+    return {model_,
+            {{"as predicted", profile, 1, physics_name(index, profile)}},
+            space_of(sharing_data_alone(request), model_, profile),
+            search_options(profile, request.gpus)};
+  }
+
+  /// By how much nothing fits takes long to find: it is left open where a model-parallel plan may.
+  Outcome search(const Task& task, const Request& request, std::optional<double> below) {
+    Search search = plain_search(task.offer, request);
     const std::vector<Found> best = search.best(1, nullptr, below);
     {
       const std::lock_guard lock(mutex_);
@@ -413,12 +420,13 @@ class Sweeper {
       sweep_.simulated += search.counts().simulated;
     }
     if (!best.empty()) {
-      Sized option = sized(model_, index, offer, job_, best.front());
+      Sized option = sized(model_, task.offer, offers_[task.offer], job_, best.front());
       option.cut_short = search.stopped();
       return option;
     }
     if (below) return {};
-    return LeftOut{index, request.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
+    return LeftOut{task.offer, request.gpus, Lack::kMemory,
+                   is_model_parallel(task) ? "" : why_nothing_fits(search.nearest())};
   }
 
   /// Of an offer, the numbers of GPUs leave different parts of racks.
