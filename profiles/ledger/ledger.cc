@@ -12,6 +12,7 @@
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "profiles/ledger/ledger_parallel.h"
+#include "profiles/ledger/ledger_task.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/nearest.h"
 #include "sim/core/base/parse_number.h"
@@ -318,6 +319,7 @@ LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<s
   out.plan = read_plan(read, table, out.model.layers);
   if (row.text("stack") != out.plan.stack) out.stack_called = row.text("stack");
   if (parallel) read_parallel_columns(row, out);
+  read_task(row, table, out);
   read_measurements(read, out);
   read_software(read, table, out);
   try {
@@ -339,6 +341,15 @@ std::string_view name_of(MemoryCounter counter) {
 
 std::filesystem::path shipped_ledger() {
   return data_dir() / "published" / "ledger.csv";
+}
+
+std::vector<LedgerRow> load_strangers() {
+  std::vector<LedgerRow> rows;
+  for (const char* table : {"strangers.csv", "strangers_lora.csv"}) {
+    std::vector<LedgerRow> more = load_ledger(data_dir() / "published" / table);
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  return rows;
 }
 
 std::vector<LedgerRow> load_ledger(const std::filesystem::path& path) {
