@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "profiles/uncertainty/width_axes.h"
 #include "sim/accounting.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
@@ -40,6 +41,7 @@ struct MemoryPrediction {
   Bytes interval_bytes[2] = {0, 0};  // of total_bytes, at TimePrediction::interval_level
   MemoryVerdict verdict = MemoryVerdict::kDoesNotFit;
   Bytes usable_bytes = 0;                // as CUDA reports the device
+  bool of_stranger = false;              // whose settings of the allocator nobody published
   bool given_up = false;                 // at PredictOptions::most_bytes; nothing else is known
   bool estimates_fragmentation = false;  // no allocator is replayed over the step
   std::int64_t allocator_retries = 0;    // cudaMalloc failures answered by freeing the cache
@@ -54,6 +56,8 @@ struct TimePrediction {
   /// Of the interval's half-width (of a logarithm), what the loss with scale adds in quadrature: it
   /// is the machine's, whatever runs there.
   double scale_half_width = 0;
+  /// What the half-width is made of, by axis; they add up as squares.
+  profiles::AddedWidths added_half_widths{};
   bool anchored = false;  // a step of this model was measured (sim/calibrate/anchor.h)
   profiles::Novelty novelty = profiles::Novelty::kNothing;  // of the run to those published
   double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0;
@@ -97,6 +101,7 @@ struct Prediction {
   /// The step if kernels of side streams went before the compute stream's among equal priorities
   /// (Engine); half of the spread is in the interval. 0 without PredictOptions::reserved.
   double other_tie_order_s = 0;
+  bool even_routing = false;  // as PredictOptions says
   std::vector<std::string>
       extrapolated;  // inputs outside what the parameters were fitted on, in words
 };
@@ -109,6 +114,7 @@ struct PredictOptions {
   Bytes most_bytes = std::numeric_limits<Bytes>::max();
   /// Who runs it, where that is somebody whose runs are published: known cells have known errors.
   std::string source = {};
+  bool even_routing = false;  // the run forces loads of experts to be equal, as benchmarks do
   Timeline* timeline =
       nullptr;  // filled with spans and the memory curve; implies the full simulation
   /// With a timeline of a pipeline: filled with what its spans refer to, by stage.

@@ -115,13 +115,7 @@ void finish_parallel(Prediction& p, const Model& model, const profiles::Profile&
         name_of(plan.strategy),
         beyond.empty() ? "in framework " + profile.stack.id : "where " + beyond, other));
   }
-  const double others = published_half_width(p, model, profile, source);
-  const Precision precision = plan.numerics.precision;
-  const double own = profiles::model_parallel_uncertainty().half_width(
-      model.is_moe(), precision == Precision::kFp8 || precision == Precision::kNvfp4,
-      profile.cluster.gpu.id);
-  if (own > 0) p.time.scale_half_width = 0;
-  set_intervals(p, profile, own > 0 ? own : others);
+  set_intervals(p, profile, published_half_width(p, model, profile, source));
   // Software that also runs plans of data parallelism has published peaks of its own there.
   const double memory_width = profiles::model_parallel_uncertainty().memory_half_width;
   if (profile.stack.parallel.megatron && memory_width > 0) {

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 // Of these the document says the same elsewhere, or nobody asks an assistant for them; the least
 // missed first.
-constexpr std::array<std::string_view, 28> kBesides = {"options",
+constexpr std::array<std::string_view, 29> kBesides = {"options",
                                                        "left_out",
                                                        "simulated",
                                                        "predicted_in_full",
@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, 28> kBesides = {"options",
                                                        "assumptions",
                                                        "nearest_feasible",
                                                        "origins",
+                                                       "novelty",
                                                        "runs_here",
                                                        "inputs"};
 // Of every option of `size`.
@@ -64,8 +65,8 @@ constexpr std::array<std::string_view, 7> kOfOthers = {
     "energy",           "data_parallel",       "interval_level", "tokens_per_step",
     "iteration_time_s", "over_critical_batch", "tokens_per_s"};
 // Of predictions beside other answers, the least missed first.
-constexpr std::array<std::string_view, 6> kOfPredictions = {
-    "origins", "runs_here", "stages", "exposed_communication_s", "pipeline", "schema"};
+constexpr std::array<std::string_view, 7> kOfPredictions = {
+    "origins", "novelty", "runs_here", "stages", "exposed_communication_s", "pipeline", "schema"};
 
 std::size_t length_of(const Json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();

@@ -16,21 +16,11 @@ bool has(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-constexpr double kUnknownGpu = 1.25;  // as kBeyond of sim/uncertainty/conformal.h
-
 ModelParallelUncertainty load_model_parallel_uncertainty() {
   ModelParallelUncertainty uncertainty;
   const std::filesystem::path path = data_dir() / "fitted" / "model_parallel_residuals.json";
   if (!std::filesystem::exists(path)) return uncertainty;
   const JsonFile file = JsonFile::load(path);
-  uncertainty.level = file.root().require<double>("level", between(0.01, 0.999));
-  for (const JsonReader& entry : file.root().require_array("widths")) {
-    ModelParallelWidth& width = uncertainty.widths.emplace_back();
-    width.moe = entry.require<bool>("mixture");
-    width.narrow = entry.require<bool>("narrow");
-    width.half_width = entry.require<double>("half_width", between(0.0, 10.0));
-    width.cells = entry.require<std::int64_t>("cells", at_least<std::int64_t>(1));
-  }
   if (const auto memory = file.root().find_object("memory")) {
     uncertainty.memory_half_width = memory->require<double>("half_width", between(0.0, 10.0));
   }
@@ -51,14 +41,6 @@ ModelParallelUncertainty load_model_parallel_uncertainty() {
 
 }  // namespace
 
-double ModelParallelUncertainty::half_width(bool moe, bool narrow, const std::string& gpu) const {
-  const auto at = std::find_if(widths.begin(), widths.end(), [&](const ModelParallelWidth& width) {
-    return width.moe == moe && width.narrow == narrow;
-  });
-  if (at == widths.end()) return 0;
-  return at->half_width * (has(gpus, gpu) ? 1 : kUnknownGpu);
-}
-
 const ModelParallelRuns* ModelParallelUncertainty::runs_of(const std::string& stack) const {
   const auto at = std::find_if(stacks.begin(), stacks.end(),
                                [&](const ModelParallelRuns& runs) { return runs.stack == stack; });
@@ -69,7 +51,7 @@ std::vector<std::string> ModelParallelUncertainty::extrapolations(const std::str
                                                                   const std::string& gpu,
                                                                   std::int64_t gpus_of_plan) const {
   std::vector<std::string> sentences;
-  if (widths.empty()) return sentences;
+  if (stacks.empty()) return sentences;
   const ModelParallelRuns* runs = runs_of(stack);
   if (!has(gpus, gpu)) {
     sentences.push_back(fmt::format("gpu {}: no published model-parallel run", gpu));

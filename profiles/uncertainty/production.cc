@@ -111,6 +111,16 @@ ProductionFactor factor_of(const Production& production, double parameters, doub
   return factor;
 }
 
+double step_half_width_of(const Production& production, double half_width,
+                          const AddedWidths& added) {
+  if (!production.known() || total_of(added) <= 0) return half_width;
+  double squares = production.step_half_width * production.step_half_width;
+  for (const WidthAxis axis : {WidthAxis::kGpu, WidthAxis::kFramework, WidthAxis::kHost,
+                               WidthAxis::kOrder, WidthAxis::kRetries})
+    squares += at(added, axis) * at(added, axis);
+  return std::min(half_width, std::sqrt(squares));
+}
+
 std::string generation_of(double peak_flops) {
   if (peak_flops < 2e14) return "Volta";
   if (peak_flops < 6e14) return "Ampere";

@@ -27,6 +27,8 @@
 #include <string>
 #include <vector>
 
+#include "profiles/uncertainty/width_axes.h"
+
 namespace shardwright::profiles {
 
 /// A published training as it was fitted.
@@ -88,6 +90,13 @@ ProductionFactor factor_of(const Production& production, double parameters, doub
 
 /// "Volta", "Ampere", "Hopper", "Blackwell" by its 16-bit peak: what `reached` is keyed by.
 std::string generation_of(double peak_flops);
+
+/// The half-width of a step for factor_of(), of a step whose interval has this one, made of
+/// `added`. What any stranger's step is off by is in the rests of the published trainings, which
+/// were predicted so: their sources, sizes and scales, models and routing. What else is new adds to
+/// it; what was measured narrows it.
+double step_half_width_of(const Production& production, double half_width,
+                          const AddedWidths& added);
 
 std::filesystem::path shipped_production();
 /// Throws Error.

@@ -105,9 +105,7 @@ profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const Hel
 bool covers(const std::vector<HeldOutRun>& others, const HeldOutRun& run, const Chips& chips,
             double log_error) {
   const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel, chips);
-  Uncertainties uncertainties;
-  uncertainties.novelty = novelty_among(others, run, chips);
-  return std::abs(log_error) <= half_width(fitted, uncertainties);
+  return std::abs(log_error) <= half_width(fitted, novelty_among(others, run, chips));
 }
 
 /// Each run judged by an interval that has not seen it, its cell, or its source.

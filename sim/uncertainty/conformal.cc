@@ -19,15 +19,7 @@ using profiles::Novelty;
 using profiles::NoveltyWidth;
 using profiles::Uncertainty;
 
-/// An allocator that empties its cache drains device and host at times that nothing here knows.
-constexpr double kRetriesWiden = 2;
-/// Two or more inputs beyond the runs: the model is asked outside what it was checked on.
-constexpr double kExtrapolationsWiden = 1.5;
-constexpr std::size_t kManyExtrapolations = 2;
 constexpr std::size_t kEnoughCells = 3;
-/// Cores of one number and clock differ by their vector units, caches and memory channels: two
-/// threads of two processors take a factor of 2 for the same step, and other work doubles that.
-constexpr double kGuessedFactor = 3;
 
 using Held = double HeldOutRun::*;
 
@@ -182,14 +174,8 @@ Novelty novelty_of(const Uncertainty& uncertainty, std::string_view source, std:
              : Novelty::kNothing;
 }
 
-double half_width(const Uncertainty& uncertainty, const Uncertainties& uncertainties) {
-  if (!uncertainty.known()) return 0;
-  double width = uncertainty.widths[static_cast<std::size_t>(uncertainties.novelty)].half_width;
-  if (uncertainties.guessed) return std::max(width, portable_log(kGuessedFactor));
-  if (uncertainties.retries) width *= kRetriesWiden;
-  if (uncertainties.extrapolations >= kManyExtrapolations) width *= kExtrapolationsWiden;
-  return std::sqrt(width * width + uncertainties.ties_half_width * uncertainties.ties_half_width +
-                   uncertainties.scale_half_width * uncertainties.scale_half_width);
+double half_width(const Uncertainty& uncertainty, Novelty novelty) {
+  return uncertainty.known() ? uncertainty.widths[static_cast<std::size_t>(novelty)].half_width : 0;
 }
 
 std::array<double, 2> interval_around(double time_s, double half_width) {

@@ -61,18 +61,8 @@ double simulated_coverage(const std::vector<profiles::HeldOutRun>& runs, double 
 profiles::Novelty novelty_of(const profiles::Uncertainty& uncertainty, std::string_view source,
                              std::string_view stack, std::string_view gpu, std::string_view model);
 
-/// What makes one prediction more uncertain than others of its novelty.
-struct Uncertainties {
-  profiles::Novelty novelty = profiles::Novelty::kNothing;
-  bool guessed = false;            // a processor whose rates nobody measured
-  bool retries = false;            // the allocator empties its cache within a step
-  std::size_t extrapolations = 0;  // inputs outside what runs cover, estimated rates among them
-  double ties_half_width = 0;      // half of what the order of equal priorities moves
-  double scale_half_width = 0;     // of what others lose on so many GPUs
-};
-
-/// Half-width of the logarithm.
-double half_width(const profiles::Uncertainty& uncertainty, const Uncertainties& uncertainties);
+/// Half-width of the logarithm for runs of that novelty; 0 where nothing is known.
+double half_width(const profiles::Uncertainty& uncertainty, profiles::Novelty novelty);
 
 /// {time e^-h, time e^h}.
 std::array<double, 2> interval_around(double time_s, double half_width);

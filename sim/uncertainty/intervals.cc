@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "profiles/uncertainty/anchored_uncertainty.h"
+#include "profiles/uncertainty/novelty_widths.h"
 #include "profiles/uncertainty/scale_uncertainty.h"
 #include "sim/core/base/portable_math.h"
 #include "sim/cost/scale.h"
@@ -18,8 +19,54 @@
 namespace shardwright::sim {
 namespace {
 
+using profiles::total_of;
+using profiles::WidthAxis;
+
 bool names(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// An allocator that empties its cache drains device and host at times that nothing here knows.
+constexpr double kRetriesWiden = 2;
+
+bool is_measured_by_user(const profiles::Profile& profile) {
+  const auto& widths = profile.calibrated_half_width;
+  return std::any_of(widths.begin(), widths.end(), [](double width) { return width > 0; });
+}
+
+profiles::RunKind run_kind(const Prediction& prediction, const Model& model,
+                           const profiles::Profile& profile, const std::string& source) {
+  const Plan& plan = prediction.plan;
+  const Precision precision = plan.numerics.precision;
+  profiles::RunKind run;
+  run.model_parallel = !prediction.stages.empty();
+  run.moe = model.is_moe();
+  run.narrow = precision == Precision::kFp8 || precision == Precision::kNvfp4;
+  run.adapters = plan.numerics.lora > 0;
+  // An input that no run had makes a run less known than its cell.
+  run.known_source = has_seen_source(profile.uncertainty, source) &&
+                     prediction.time.novelty <= profiles::Novelty::kStackOnGpu &&
+                     prediction.extrapolated.empty();
+  run.gpu_calibrated = is_measured_by_user(profile);
+  run.gpu_estimated = profile.cost.gemm.provenance.confidence == "estimate";
+  run.even_routing = !run.moe || prediction.even_routing || plan.parallel.expert_capacity;
+  run.graphs = plan.parallel.cuda_graphs == CudaGraphs::kStep || profile.cluster.gpu.is_processor();
+  run.stack = profile.stack.family;
+  run.gpu = profile.cluster.gpu.id;
+  run.precision = name_of(precision);
+  run.seq_len = static_cast<double>(plan.seq_len);
+  run.hidden = static_cast<double>(model.hidden);
+  run.layer_s = prediction.time.iteration_s * static_cast<double>(plan.parallel.pp) /
+                static_cast<double>(model.layers * plan.grad_accum);
+  return run;
+}
+
+/// Beyond a node; of model-parallel runs, which take many nodes, beyond the largest published one.
+double unseen_doublings(const Cluster& cluster, const Prediction& prediction) {
+  const std::int64_t gpus = prediction.plan.gpus;
+  const double most = profiles::novelty_widths().most_gpus(true);
+  if (prediction.stages.empty() || most <= 0) return doublings_beyond_node(cluster, gpus);
+  return std::max(0.0, portable_log(static_cast<double>(gpus) / most) / portable_log(2));
 }
 
 /// What a measured step leaves of `half_width`. What many GPUs lose, one node does not show.
@@ -36,13 +83,9 @@ double published_half_width(Prediction& prediction, const Model& model,
                             const profiles::Profile& profile, const std::string& source) {
   const profiles::Uncertainty& known = profile.uncertainty;
   TimePrediction& time = prediction.time;
+  const bool model_parallel = !prediction.stages.empty();
   time.novelty =
       novelty_of(known, source, profile.stack.family, profile.cluster.gpu.id, model.name);
-  Uncertainties uncertainties;
-  // Somebody else's cluster: what others have on the same GPU says less than one's own runs.
-  uncertainties.novelty = has_seen_source(known, source)
-                              ? time.novelty
-                              : std::max(time.novelty, profiles::Novelty::kSourceOnly);
   time.anchored = names(profile.anchored_models, model.name);
   if (!time.anchored && !profile.anchored_models.empty()) {
     prediction.extrapolated.push_back(
@@ -50,33 +93,43 @@ double published_half_width(Prediction& prediction, const Model& model,
                     "measurable of other models",
                     model.name, fmt::join(profile.anchored_models, ", ")));
   }
-  // An input that no run had makes a run less known than its cell; a GPU that nobody ran, less than
-  // others of its source.
-  if (!prediction.extrapolated.empty())
-    uncertainties.novelty = std::max(uncertainties.novelty, profiles::Novelty::kSourceOnly);
-  const bool new_gpu = !has_seen_gpu(known, profile.cluster.gpu.id);
-  if (new_gpu) uncertainties.novelty = profiles::Novelty::kNothing;
-  uncertainties.guessed = profile.cluster.gpu.is_processor();
-  uncertainties.retries = prediction.memory.allocator_retries > 0;
-  // Rates of its kernels that nobody measured are one input more.
-  const bool estimated = profile.cost.gemm.provenance.confidence == "estimate";
-  uncertainties.extrapolations = prediction.extrapolated.size() + (new_gpu && estimated ? 1 : 0);
+  time.added_half_widths = {};
+  if (!profiles::novelty_widths().known() || (!known.known() && !model_parallel)) return 0;
+  prediction.memory.of_stranger = known.known() && !has_seen_source(known, source) &&
+                                  profile.stack.memory != MemoryManager::kStatic;
+  time.added_half_widths =
+      profiles::novelty_widths().of(run_kind(prediction, model, profile, source));
+  profiles::AddedWidths& added = time.added_half_widths;
+  const double base = at(added, WidthAxis::kSource);
+  if (profile.cluster.gpu.is_processor() &&
+      total_of(added) < profiles::kUnmeasuredProcessorHalfWidth) {
+    added = {};
+    at(added, WidthAxis::kGpu) = profiles::kUnmeasuredProcessorHalfWidth;
+    return total_of(added);
+  }
+  if (prediction.memory.allocator_retries > 0)
+    at(added, WidthAxis::kRetries) = std::sqrt(kRetriesWiden * kRetriesWiden - 1) * base;
   // Whose runs are published has a loss of scale of its own; others get the mean of all.
   if (!has_seen_source(known, source)) {
-    uncertainties.scale_half_width = profiles::scale_uncertainty().half_width(
-        profile.cluster.network, doublings_beyond_node(profile.cluster, prediction.plan.gpus));
-    time.scale_half_width = uncertainties.scale_half_width;
+    time.scale_half_width = profiles::scale_uncertainty().half_width(
+        profile.cluster.network, unseen_doublings(profile.cluster, prediction));
+    at(added, WidthAxis::kScale) = time.scale_half_width;
   }
   if (prediction.other_tie_order_s > 0) {
-    uncertainties.ties_half_width =
+    at(added, WidthAxis::kOrder) =
         std::abs(portable_log(prediction.other_tie_order_s / time.iteration_s)) / 2;
   }
-  return half_width(known, uncertainties);
+  return total_of(added);
 }
 
 void set_intervals(Prediction& prediction, const profiles::Profile& profile, double half_width) {
   TimePrediction& time = prediction.time;
   if (time.anchored) half_width = anchored_half_width(time, !prediction.stages.empty(), half_width);
+  // What was measured on this machine narrows all that nobody had measured alike.
+  const double all = total_of(time.added_half_widths);
+  if (all > 0) {
+    for (double& width : time.added_half_widths) width *= half_width / all;
+  }
   const auto interval = interval_around(time.iteration_s, half_width);
   std::copy(interval.begin(), interval.end(), time.interval_s);
   time.interval_level = profile.uncertainty.level;
@@ -89,7 +142,12 @@ void set_memory_interval(MemoryPrediction& memory, const profiles::MemoryWidths&
   const auto at = [&](double log) {
     return static_cast<Bytes>(reserved * portable_exp(log)) + memory.runtime_bytes;
   };
-  memory.interval_bytes[0] = at(-widths.less);
+  // Strangers' settings take less more often than more; what is needed beyond decides the verdict
+  // and has widths of its own.
+  const double less = memory.of_stranger
+                          ? std::max(widths.less, profiles::novelty_widths().memory_less)
+                          : widths.less;
+  memory.interval_bytes[0] = at(-less);
   memory.interval_bytes[1] = at(widths.more);
   memory.verdict = !memory.fits                                      ? MemoryVerdict::kDoesNotFit
                    : memory.interval_bytes[1] <= memory.usable_bytes ? MemoryVerdict::kFits

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/render/words/origins.h"
@@ -145,6 +146,37 @@ TEST(Predict, PrintsTheContractsDocument) {
   EXPECT_TRUE(document.at("extrapolated").is_array());
   EXPECT_EQ(document.at("inputs").at("model"), "llama-3-70b");
   EXPECT_EQ(document.at("inputs").at("plan").at("ckpt_layers"), 20);
+}
+
+/// Half-widths that add up to that of the interval, each with what would take it away.
+TEST(Predict, SaysWhichNoveltyCostsHowMuchWidth) {
+  const auto axes_of = [](const json& document) {
+    std::map<std::string, double> axes;
+    double squares = 0;
+    for (const json& novelty : document.at("novelty")) {
+      const double adds = novelty.at("adds");
+      axes[novelty.at("axis")] = adds;
+      squares += adds * adds;
+      EXPECT_FALSE(novelty.at("class").get<std::string>().empty());
+      EXPECT_FALSE(novelty.at("measure").get<std::string>().empty());
+    }
+    const json& interval = document.at("iteration_time_interval_s");
+    EXPECT_NEAR(std::sqrt(squares),
+                std::log(interval[1].get<double>() / interval[0].get<double>()) / 2, 1e-3);
+    return axes;
+  };
+  const auto known = axes_of(predicted(small({"--stack", "torch-eager"})));
+  EXPECT_GT(known.at("source"), 0.05);
+  for (const char* axis : {"gpu", "framework", "size", "host", "scale"})
+    EXPECT_FALSE(known.contains(axis)) << axis;
+  const json unknown = predicted({"--model", "llama-2-7b", "--cluster", "mi300x-8x400", "--gpus",
+                                  "16", "--stack", "hf-trainer", "--lora", "16"});
+  const auto axes = axes_of(unknown);
+  for (const char* axis : {"source", "gpu", "framework", "scale"})
+    EXPECT_TRUE(axes.contains(axis)) << axis;
+  EXPECT_GT(axes.at("gpu"), 2 * axes.at("source"));
+  EXPECT_THAT(words_about(unknown, "interval"),
+              HasSubstr("rates of mi300x are estimates: without that"));
 }
 
 TEST(Predict, SaysInWordsWhatTheJsonSays) {

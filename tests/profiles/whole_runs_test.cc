@@ -139,6 +139,21 @@ TEST(Production, TheStepsOwnIntervalTakesThePlaceOfTheTypicalOne) {
   EXPECT_EQ(factor_of({}, 1e10, 3e14, 1e4, 0.1).middle, 1);
 }
 
+// Rests of published trainings hold what a stranger's step is off by.
+TEST(Production, OnlyWhatElseIsNewAboutAStepAddsToWholeRuns) {
+  Production production;
+  production.half_widths = {0.4, 0.5};
+  production.step_half_width = 0.1;
+  AddedWidths added{};
+  at(added, WidthAxis::kSource) = 0.2;
+  at(added, WidthAxis::kRouting) = 0.2;
+  EXPECT_DOUBLE_EQ(step_half_width_of(production, total_of(added), added), 0.1);
+  at(added, WidthAxis::kGpu) = 0.3;
+  EXPECT_DOUBLE_EQ(step_half_width_of(production, total_of(added), added), std::sqrt(0.01 + 0.09));
+  EXPECT_DOUBLE_EQ(step_half_width_of(production, 0.05, added), 0.05) << "a measured step";
+  EXPECT_DOUBLE_EQ(step_half_width_of(production, 0.3, {}), 0.3) << "of which nothing is known";
+}
+
 // A small model that takes many hours is trained on many GPUs; a large one is not small, and a
 // small job is not large.
 TEST(Production, SmallModelsInLargeJobsTakeLonger) {

@@ -127,28 +127,6 @@ TEST(Intervals, TheQuantileOfFewCellsDoesNotWidenThoseOfMany) {
   EXPECT_LE(width(u, Novelty::kCell), width(u, Novelty::kStackOnGpu));
 }
 
-TEST(Intervals, ProcessorsThatNobodyMeasuredAreKnownToAFactorOfThree) {
-  const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
-  EXPECT_NEAR(half_width(u, {.guessed = true}), std::log(3), 1e-12);
-}
-
-TEST(Intervals, UncertaintiesWiden) {
-  const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
-  Uncertainties uncertainties;
-  uncertainties.novelty = Novelty::kCell;
-  const double plain = half_width(u, uncertainties);
-  uncertainties.extrapolations = 1;
-  EXPECT_EQ(half_width(u, uncertainties), plain);
-  uncertainties.extrapolations = 2;
-  EXPECT_GT(half_width(u, uncertainties), 1.2 * plain);
-  uncertainties.extrapolations = 0;
-  uncertainties.retries = true;
-  EXPECT_GT(half_width(u, uncertainties), 1.5 * plain);
-  uncertainties.retries = false;
-  uncertainties.ties_half_width = plain;
-  EXPECT_NEAR(half_width(u, uncertainties), std::sqrt(2.0) * plain, 1e-12);
-}
-
 // Ten sources of ten runs; those of the last need up to a fifth more than was predicted, nobody
 // much less.
 TEST(MemoryUncertainty, SidesAndSourcesHaveWidthsOfTheirOwn) {
@@ -240,7 +218,7 @@ TEST(Intervals, LieAroundTheTimeByAFactor) {
 TEST(Intervals, OfNoRunsHaveNoWidth) {
   const Uncertainty u = fit_uncertainty({}, 0.9);
   EXPECT_FALSE(u.known());
-  EXPECT_EQ(half_width(u, {}), 0);
+  EXPECT_EQ(half_width(u, Novelty::kCell), 0);
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ TEST(ExtrapolationOfPredictions, IntervalsWidenWithWhatIsNew) {
     PredictOptions options;
     options.source = "llmq";
     Prediction prediction = predict(model, profile, plan, options);
+    prediction.time.iteration_s = 1;  // no host could be in its way
     prediction.extrapolated.clear();
     if (offload != Offload::kNone) prediction.extrapolated = {"offload"};
     return published_half_width(prediction, model, profile, options.source);
@@ -150,7 +151,7 @@ TEST(ExtrapolationOfPredictions, IntervalsWidenWithDoublingsByKindOfNetwork) {
     return std::sqrt(all * all - in_node * in_node);
   };
   EXPECT_GT(beyond_node(16, "infiniband"), 0.002);
-  EXPECT_NEAR(beyond_node(1024, "infiniband") / beyond_node(16, "infiniband"), 7, 1e-6);
+  EXPECT_NEAR(beyond_node(1024, "infiniband") / beyond_node(16, "infiniband"), 7, 1e-5);
   EXPECT_NEAR(beyond_node(64, "efa") / beyond_node(64, "infiniband"), std::sqrt(2.0), 1e-3);
   EXPECT_EQ(beyond_node(64, ""), beyond_node(64, "efa"));
   // Whose runs are published has a loss of scale of its own.

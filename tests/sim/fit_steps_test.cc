@@ -197,15 +197,15 @@ TEST(LeaveOneOut, IntervalsCoverRunsThatWereNotUsed) {
   int inside = 0;
   for (std::size_t i = 0; i < others.size(); ++i) {
     const TimePrediction time = others.predict(i, values_of(full.x)).time;
-    const auto interval = interval_around(
-        time.iteration_s, half_width(uncertainty, {.novelty = profiles::Novelty::kCell}));
+    const auto interval =
+        interval_around(time.iteration_s, half_width(uncertainty, profiles::Novelty::kCell));
     inside +=
         *others.row(i).iteration_s >= interval[0] && *others.row(i).iteration_s <= interval[1];
   }
   // 0.9 is promised on average over draws; one draw of so few runs may miss it by a tenth.
   EXPECT_GE(static_cast<double>(inside) / static_cast<double>(others.size()), 0.8)
       << inside << " of " << others.size();
-  EXPECT_LT(half_width(uncertainty, {.novelty = profiles::Novelty::kCell}),
+  EXPECT_LT(half_width(uncertainty, profiles::Novelty::kCell),
             0.1);  // and not by being wide
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "profiles/uncertainty/novelty_widths.h"
 #include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
@@ -100,18 +101,28 @@ TEST(ParallelStepTest, MemoryOfModelParallelPlansHasAWidthOfItsOwn) {
               2);
 }
 
-// Half-widths of time by what runs (profiles/data/fitted/model_parallel_residuals.json).
-TEST(ParallelStepTest, IntervalsOfMoeModelsAreNoNarrowerAndThoseOfUnknownGpusWider) {
-  const profiles::ModelParallelUncertainty& uncertainty = profiles::model_parallel_uncertainty();
-  const double dense = uncertainty.half_width(false, false, "h100-80g");
-  EXPECT_GT(dense, 0);
-  EXPECT_GE(uncertainty.half_width(true, false, "h100-80g"), dense);
-  EXPECT_GE(uncertainty.half_width(true, true, "h100-80g"),
-            uncertainty.half_width(false, true, "h100-80g"));
-  EXPECT_DOUBLE_EQ(uncertainty.half_width(false, false, "nobody's"), 1.25 * dense);
+TEST(ParallelStepTest, IntervalsAreMadeOfWhatIsNewAboutTheRun) {
+  const auto span = [](const Prediction& p) {
+    return std::log(p.time.interval_s[1] / p.time.interval_s[0]) / 2;
+  };
   const Prediction p = predict(llama_70b(), h100(), plan_of(64, 4, 4, 64));
-  EXPECT_NEAR(p.time.interval_s[1], p.time.iteration_s * std::exp(dense),
-              1e-6 * p.time.iteration_s);
+  EXPECT_NEAR(span(p), profiles::total_of(p.time.added_half_widths), 1e-9);
+  EXPECT_NEAR(span(p), profiles::novelty_widths().model_parallel, 1e-9);  // nothing else is new
+  Plan plan = plan_of(64, 4, 4, 64);
+  plan.numerics.lora = 16;
+  const Prediction adapters = predict(llama_70b(), h100(), plan);
+  EXPECT_GT(span(adapters), 1.2 * span(p));
+  EXPECT_GT(at(adapters.time.added_half_widths, profiles::WidthAxis::kFramework), 0);
+}
+
+// What somebody needs less than predicted is known of published settings only.
+TEST(ParallelStepTest, MemoryOfStrangersMayBeLess) {
+  PredictOptions listed;
+  listed.source = "YaFSDP README";
+  const Prediction stranger = predict(llama_70b(), h100(), plan_of(64, 8, 4, 64));
+  const Prediction of_listed = predict(llama_70b(), h100(), plan_of(64, 8, 4, 64), listed);
+  EXPECT_LT(stranger.memory.interval_bytes[0], of_listed.memory.interval_bytes[0]);
+  EXPECT_EQ(stranger.memory.interval_bytes[1], of_listed.memory.interval_bytes[1]);
 }
 
 }  // namespace

@@ -151,7 +151,9 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
   RunCost cost;
   cost.goodput = goodput_on(model, plan, plan.gpus, conditions,
                             interrupted_every_gpu_hours(conditions, gpus_per_node));
-  const double half_width = portable_log(time.interval_s[1] / time.interval_s[0]) / 2;
+  const double half_width = profiles::step_half_width_of(
+      conditions.production, portable_log(time.interval_s[1] / time.interval_s[0]) / 2,
+      time.added_half_widths);
   cost.level = conditions.production.known() ? conditions.production.level : time.interval_level;
   cost.ideal_days = conditions.tokens / time.tokens_per_s / kDaySeconds;
   const double ideal_hours = cost.ideal_days * kHoursPerDay * static_cast<double>(plan.gpus);

@@ -274,6 +274,7 @@ std::optional<IdealHours> IdealHoursOf::planned(const WholeRun& run,
   const sim::TimePrediction& time = best->time;
   result.gpu_hours = run.tokens / time.tokens_per_gpu_s / kSecondsPerHour;
   result.step_half_width = portable_log(time.interval_s[1] / time.interval_s[0]) / 2;
+  result.added_half_widths = time.added_half_widths;
   result.plan = best->plan;
   result.assumed = std::move(assumed);
   return result;

@@ -23,9 +23,10 @@ namespace shardwright::tuner {
 
 struct IdealHours {
   double gpu_hours = 0;
-  double step_half_width = 0;  // of the logarithm; 0: an analytic step
-  std::optional<Plan> plan;    // none: an analytic step
-  std::string stack, cluster;  // empty: an analytic step
+  double step_half_width = 0;                 // of the logarithm; 0: an analytic step
+  profiles::AddedWidths added_half_widths{};  // what it is made of
+  std::optional<Plan> plan;                   // none: an analytic step
+  std::string stack, cluster;                 // empty: an analytic step
   std::vector<std::string> assumed;
 };
 

@@ -23,7 +23,8 @@ ScoredWholeRun scored(const WholeRun& run, const Production& production, IdealHo
   result.ideal = ideal_of(run);
   const profiles::ProductionFactor factor =
       profiles::factor_of(production, run.parameters, run.peak_flops, result.ideal.gpu_hours,
-                          result.ideal.step_half_width);
+                          profiles::step_half_width_of(production, result.ideal.step_half_width,
+                                                       result.ideal.added_half_widths));
   result.gpu_hours = result.ideal.gpu_hours * factor.middle;
   result.interval_gpu_hours = {result.gpu_hours * portable_exp(-factor.half_widths[0]),
                                result.gpu_hours * portable_exp(factor.half_widths[1])};

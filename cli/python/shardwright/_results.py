@@ -110,7 +110,8 @@ class Prediction(Result):
     interval_level (0.9) of published runs; tokens_per_s of all GPUs and tokens_per_gpu_s; mfu and hfu as
     fractions of inputs.peak_flops; time_s: where the step goes; memory of the fullest GPU;
     communication_bytes that a GPU sends in a step; extrapolated: what lies outside all measurements, one
-    sentence each. A plan that does not fit is predicted, too: memory.fits is False. With explain=True also
+    sentence each; novelty: why the interval is as wide as it is, by axis (adds: half-widths of the logarithm that
+    add up as squares) with the measurement that would narrow it. A plan that does not fit is predicted, too: memory.fits is False. With explain=True also
     explanation; with tokens=... whole_run; of model-parallel plans stages and pipeline.
     """
 
@@ -127,6 +128,7 @@ class Prediction(Result):
     communication_bytes: View
     memory: Memory
     extrapolated: list[str]
+    novelty: list[View]
     inputs: Inputs
     stages: list[Stage]
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/model_parallel.h"
+#include "cli/render/words/novelty.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/runs_here.h"
@@ -58,6 +59,17 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
   return json;
 }
 
+Json novelty_json(const profiles::Profile& profile, const sim::Prediction& prediction) {
+  Json json = Json::array();
+  for (const NoveltyWords& words : novelty_words(profile, prediction)) {
+    json.push_back({{"axis", words.axis},
+                    {"class", words.what},
+                    {"adds", words.adds},
+                    {"measure", words.measure}});
+  }
+  return json;
+}
+
 }  // namespace
 
 Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) {
@@ -85,6 +97,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
                      {"point_to_point", prediction.communication.point_to_point}}},
                    {"memory", memory_json(prediction.memory)},
                    {"extrapolated", prediction.extrapolated},
+                   {"novelty", novelty_json(inputs.profile, prediction)},
                    {"inputs", inputs_json(inputs, prediction.plan)}};
   for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
     document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});

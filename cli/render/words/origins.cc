@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/novelty.h"
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "profiles/uncertainty/scale_uncertainty.h"
 #include "sim/cost/scale.h"
@@ -18,6 +19,9 @@ namespace shardwright::cli {
 namespace {
 
 using profiles::Provenance;
+
+/// Of the factor of an interval, what a measurement has to take away to be named.
+constexpr double kWorthMeasuring = 0.02;
 
 /// "fitted, median error 2.9 % held out", "published", "those of h200", "an estimate".
 std::string how_known(const Provenance& from) {
@@ -95,13 +99,24 @@ std::string width_words(const profiles::Profile& profile, const sim::Prediction&
     return fmt::format("a factor of {:.3g}, as processors differ; nobody measured this one",
                        factor);
   const auto& calibrated = profile.calibrated_half_width;
-  const char* whose = "published runs that the constants had not seen";
+  const char* whose = "published runs, predicted as a stranger's,";
   if (std::any_of(calibrated.begin(), calibrated.end(), [](double width) { return width > 0; }))
     whose = "the measurements that it was calibrated on, each left out";
   if (time.anchored) whose = "published runs like one that was measured, as here";
-  return fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}", factor,
-                     std::lround(10 * time.interval_level), whose,
-                     widened ? ", and what the scale adds" : "");
+  std::string words = fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}",
+                                  factor, std::lround(10 * time.interval_level), whose,
+                                  widened ? ", and what the scale adds" : "");
+  const std::vector<NoveltyWords> added = novelty_words(profile, prediction);
+  double squares = 0;
+  for (const NoveltyWords& axis : added) squares += axis.adds * axis.adds;
+  for (const NoveltyWords& axis : added) {
+    // What the others leave: the width without this axis is the root of the rest.
+    const double without = std::exp(std::sqrt(std::max(0.0, squares - axis.adds * axis.adds)));
+    if (factor - without < kWorthMeasuring || axis.axis == name_of(profiles::WidthAxis::kSource))
+      continue;
+    words += fmt::format("; {}: without that {:.3g}, by {}", axis.what, without, axis.measure);
+  }
+  return words;
 }
 
 std::string memory_words(const profiles::Profile& profile, const sim::Prediction& prediction) {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why an interval is as wide as it is, in words: what is new about a run, what that adds to the
+// half-width, and which measurement would take it away.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/predict.h"
+
+namespace shardwright::cli {
+
+struct NoveltyWords {
+  std::string_view axis;
+  std::string what;     // the class of the run on that axis
+  double adds = 0;      // of the logarithm; axes add up as squares
+  std::string measure;  // what would take it away
+};
+
+/// The widest first; axes that add nothing are left out.
+std::vector<NoveltyWords> novelty_words(const profiles::Profile& profile,
+                                        const sim::Prediction& prediction);
+
+}  // namespace shardwright::cli
