@@ -8,7 +8,9 @@
 #include "cli/render/measured/gpu_results.h"
 #include "cli/render/scores/by_framework.h"
 #include "cli/render/scores/by_gpu.h"
+#include "cli/render/scores/choices.h"
 #include "cli/render/scores/leave_one_out.h"
+#include "cli/render/scores/strangers.h"
 #include "cli/render/scores/validation.h"
 #include "cli/render/scores/whole_runs.h"
 #include "cli/render/text/progress.h"
@@ -17,8 +19,10 @@
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/step_parameters.h"
+#include "profiles/uncertainty/novelty_widths.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"
+#include "sim/score/choice_score.h"
 #include "sim/score/framework_score.h"
 #include "sim/score/layer_period.h"
 #include "sim/score/score_kernels.h"
@@ -42,6 +46,14 @@ nlohmann::ordered_json stage_memory_json(const sim::StageMemoryScore& score) {
   return {{"n", score.allocated.n},           {"mape", score.allocated.mape},
           {"median", score.allocated.median}, {"worst", score.allocated.worst},
           {"skipped", score.skipped},         {"peaks", std::move(peaks)}};
+}
+
+std::string stage_memory_text(const sim::StageMemoryScore& score) {
+  return fmt::format(
+      "Stages' memory: {} peaks, mean error {:.1f} %, median {:.1f} %, worst {:.1f} %; {} of runs "
+      "without a prediction left out\n",
+      score.allocated.n, 100 * score.allocated.mape, 100 * score.allocated.median,
+      100 * score.allocated.worst, score.skipped);
 }
 
 class ValidateVerb : public Verb {
@@ -104,6 +116,10 @@ class ValidateVerb : public Verb {
     }
     std::optional<sim::LeaveOneOut> left_out;
     if (leave_one_out_) left_out = leave_one_out(rows, context);
+    const sim::ChoiceScore choices = sim::score_choices(validation);
+    // Beside the shipped ledger: they are the same whatever other table is asked about.
+    std::optional<sim::Validation> strangers;
+    if (ledger_.empty()) strangers = validate(profiles::load_strangers(), context);
     const std::vector<sim::FrameworkScore> frameworks =
         score_frameworks(validation, held_out_runs(left_out));
     profiles::Production production;
@@ -125,6 +141,7 @@ class ValidateVerb : public Verb {
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
       if (stage_memory) document["summary"]["stage_memory"] = stage_memory_json(*stage_memory);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
+      add_choices_and_strangers(choices, strangers, document["summary"]);
       document["summary"]["by_gpu"] = by_gpu_json(validation);
       document["summary"]["by_framework"] = by_framework_json(frameworks);
       if (on_gpus) document["gpu_results"] = gpu_results_json(*on_gpus);
@@ -138,6 +155,7 @@ class ValidateVerb : public Verb {
     fmt::print(results(), "{}\n", by_framework_text(frameworks, context.out).substr(1));
     fmt::print(results(), "{}", validation_text(validation, rows_, context.out));
     fmt::print(results(), "{}", by_gpu_text(validation, context.out));
+    fmt::print(results(), "{}", choices_and_strangers_text(choices, strangers, context.out));
     if (left_out)
       fmt::print(
           results(), "{}",
@@ -149,19 +167,31 @@ class ValidateVerb : public Verb {
     }
     if (whole) fmt::print(results(), "{}", whole_runs_text(*whole, production, context.out));
     if (on_gpus) fmt::print(results(), "{}", gpu_results_text(*on_gpus, context.out));
-    if (stage_memory) {
-      fmt::print(
-          results(),
-          "Stages' memory: {} peaks, mean error {:.1f} %, median {:.1f} %, worst {:.1f} %; {} "
-          "of runs without a prediction left out\n",
-          stage_memory->allocated.n, 100 * stage_memory->allocated.mape,
-          100 * stage_memory->allocated.median, 100 * stage_memory->allocated.worst,
-          stage_memory->skipped);
-    }
+    if (stage_memory) fmt::print(results(), "{}", stage_memory_text(*stage_memory));
     return ExitCode::kDone;
   }
 
  private:
+  static void add_choices_and_strangers(const sim::ChoiceScore& choices,
+                                        const std::optional<sim::Validation>& strangers,
+                                        nlohmann::ordered_json& summary) {
+    summary["choice"] = choices_json(choices);
+    if (!strangers) return;
+    summary["strangers"] = strangers_json(*strangers);
+    summary["as_strangers"] = novelty_coverage_json(profiles::novelty_widths());
+  }
+
+  std::string choices_and_strangers_text(const sim::ChoiceScore& choices,
+                                         const std::optional<sim::Validation>& strangers,
+                                         const Terminal& out) const {
+    std::string text = choices_text(choices, rows_, out);
+    if (strangers) {
+      text += novelty_coverage_text(profiles::novelty_widths(), out);
+      text += strangers_text(*strangers, out);
+    }
+    return text;
+  }
+
   static sim::MemoryCoverage coverage(const sim::Validation& validation,
                                       const sim::LeaveOneOut& left_out) {
     return memory_coverage(peak_errors(validation), left_out.interval_level);

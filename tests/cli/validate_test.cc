@@ -38,6 +38,30 @@ std::string short_ledger(const std::string& name, int rows) {
   return written(name, text);
 }
 
+TEST(Validate, ScoresChoicesAndStrangers) {
+  const ProgramResult two = validate({"--ledger", short_ledger("choice.csv", 4), "--json"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  const json choice = json::parse(two.out).at("summary").at("choice");
+  // YaFSDP and FSDP of one model on one cluster, twice.
+  ASSERT_EQ(choice.at("groups"), 2);
+  ASSERT_EQ(choice.at("by_group").size(), 2U);
+  EXPECT_EQ(choice.at("kendall_tau"), 1);
+  EXPECT_EQ(choice.at("regret_mean"), 0);
+  EXPECT_EQ(choice.at("regret_worst"), 0);
+  EXPECT_GT(choice.at("random_regret_mean"), 0.01);
+  EXPECT_FALSE(json::parse(two.out).at("summary").contains("strangers"));
+
+  const json all = json::parse(validate({"--json"}).out).at("summary");
+  const json& strangers = all.at("strangers");
+  EXPECT_EQ(strangers.at("time").at("n"), 32);
+  EXPECT_EQ(strangers.at("by_source").size(), 3U);
+  EXPECT_THAT(strangers.at("use").get<std::string>(), HasSubstr("never fitted"));
+  EXPECT_EQ(all.at("as_strangers").at("runs"), 795);
+  const ProgramResult text = validate({});
+  EXPECT_THAT(text.out, HasSubstr("never fitted to"));
+  EXPECT_THAT(text.out, HasSubstr("Mean rank correlation (Kendall)"));
+}
+
 TEST(Validate, PrintsTheContractsDocument) {
   const ProgramResult result = validate({"--ledger", short_ledger("four.csv", 4), "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -6,10 +6,13 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "profiles/data_dir.h"
 #include "profiles/ledger/ledger.h"
+#include "profiles/uncertainty/novelty_widths.h"
 #include "sim/core/base/csv.h"
+#include "sim/score/choice_score.h"
 #include "sim/score/stage_memory_score.h"
 #include "sim/score/validation.h"
 
@@ -46,10 +49,65 @@ TEST(ModelParallelTable, ErrorsStayWhereTheReadmeShowsThem) {
     ASSERT_TRUE(validation.by_source.contains(source)) << source;
     EXPECT_LE(validation.by_source.at(source).time.mape, bound) << source;
   }
+  const sim::ChoiceScore choices = sim::score_choices(validation);
+  EXPECT_EQ(choices.groups.size(), 52U);
+  EXPECT_GE(choices.kendall_tau, 0.73);
+  EXPECT_LE(choices.regret_mean, 0.013);
+  EXPECT_LE(choices.regret_worst, 0.14);
+  EXPECT_GE(choices.random_regret_mean, 0.11) << "what any choice loses";
   const sim::StageMemoryScore stages =
       sim::score_stage_memory(CsvTable::load(published / "stage_memory.csv"), validation);
   EXPECT_EQ(stages.allocated.n, 160);
   EXPECT_LE(stages.allocated.mape, 0.015);
+}
+
+/// Share of the published times, predicted as a stranger's by what ships, that lie inside.
+double inside_as_strangers(std::vector<profiles::LedgerRow> rows, std::int64_t& n) {
+  for (profiles::LedgerRow& row : rows) row.source = row.software = row.version = "";
+  const sim::Validation validation = sim::validate(rows);
+  n = validation.all.time.n;
+  return static_cast<double>(validation.all.inside_interval) / static_cast<double>(n);
+}
+
+TEST(Strangers, LieInsideTheirIntervalsAsOftenAsTheySay) {
+  std::int64_t n = 0;
+  const double data_parallel =
+      inside_as_strangers(profiles::load_ledger(profiles::shipped_ledger()), n);
+  EXPECT_EQ(n, 202);
+  EXPECT_GE(data_parallel, 0.86);
+  EXPECT_LE(data_parallel, 0.95);
+  const double model_parallel = inside_as_strangers(
+      profiles::load_ledger(profiles::data_dir() / "published" / "parallel.csv"), n);
+  EXPECT_EQ(n, 593);
+  EXPECT_GE(model_parallel, 0.84);
+  EXPECT_LE(model_parallel, 0.95);
+}
+
+// As scripts/fit_novelty_intervals found with widths of the other sources.
+TEST(Strangers, IntervalsMadeWithoutASourceHoldItsRuns) {
+  const profiles::NoveltyWidths& widths = profiles::novelty_widths();
+  const auto share = [](const profiles::NoveltyWidths::Coverage& coverage) {
+    return static_cast<double>(coverage.inside) / static_cast<double>(coverage.runs);
+  };
+  EXPECT_EQ(widths.all.runs, 795);
+  EXPECT_GE(share(widths.all), 0.86);
+  EXPECT_LE(share(widths.all), 0.93);
+  for (const auto* groups : {&widths.by_class, &widths.by_novelty}) {
+    for (const auto& [name, coverage] : *groups) {
+      EXPECT_TRUE(coverage.runs < 8 || share(coverage) >= 0.75) << name;
+    }
+  }
+  EXPECT_LE(widths.by_class.at("data parallelism").median_half_width, 1.6 * 0.105)
+      << "as wide as before intervals knew what was new";
+}
+
+// Nothing may be fitted to them: bounds only keep what they show from getting worse unseen.
+TEST(Strangers, AreNoWorseOffThanWhenTheyWereLastLookedAt) {
+  const sim::Validation strangers = sim::validate(profiles::load_strangers());
+  EXPECT_EQ(strangers.all.time.n, 32);
+  EXPECT_LE(strangers.all.time.mape, 0.20);
+  EXPECT_GE(strangers.all.inside_interval, 22);
+  EXPECT_GE(strangers.all.inside_memory_interval, 15);
 }
 
 }  // namespace
