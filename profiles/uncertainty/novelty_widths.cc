@@ -81,6 +81,7 @@ NoveltyWidths load_novelty_widths() {
     cells.moe = entry.require<bool>("moe");
     cells.stack = entry.require<std::string>("stack");
     cells.gpu = entry.require<std::string>("gpu");
+    cells.architecture = entry.require<std::string>("architecture");
     cells.precision = entry.require<std::string>("precision");
     cells.cells = entry.require<std::int64_t>("cells", at_least<std::int64_t>(1));
   }
@@ -131,9 +132,10 @@ AddedWidths NoveltyWidths::of(const RunKind& run) const {
   const bool new_framework =
       counted.framework == 0 || run.adapters || (run.moe && counted.framework_with_experts == 0);
   if (new_framework) set(WidthAxis::kFramework, run.moe ? "framework_moe" : "framework");
-  if (!run.gpu_calibrated) {
+  if (!run.gpu_known) {
     if (counted.gpu < kOften) {
-      set(WidthAxis::kGpu, run.gpu_estimated && counted.gpu == 0 ? "gpu_estimated" : "gpu");
+      const bool nothing_alike = run.gpu_estimated && !ran_on(run.architecture);
+      set(WidthAxis::kGpu, nothing_alike ? "gpu_estimated" : "gpu");
     } else if (counted.pair < kOften && !new_framework) {
       set(WidthAxis::kFramework, "framework_on_gpu");
     }
@@ -147,6 +149,11 @@ AddedWidths NoveltyWidths::of(const RunKind& run) const {
     at(widths, WidthAxis::kHost) = std::min(kMostOfHost, portable_log(fastest / run.layer_s));
   if (!run.even_routing) at(widths, WidthAxis::kRouting) = kRealRouting;
   return widths;
+}
+
+bool NoveltyWidths::ran_on(std::string_view architecture) const {
+  return std::any_of(cells.begin(), cells.end(),
+                     [&](const Cells& one) { return one.architecture == architecture; });
 }
 
 double NoveltyWidths::most_gpus(bool of_model_parallel) const {

@@ -28,11 +28,11 @@ struct RunKind {
   bool moe = false, narrow = false;
   bool adapters = false;  // of frozen weights: no published run in the ledgers trains them
   bool known_source = false;
-  bool gpu_calibrated = false;  // by a trace of the user's
-  bool gpu_estimated = false;   // rates of its products that nobody measured
-  bool even_routing = true;     // experts' loads are forced to be equal, or there are none
-  bool graphs = false;          // of the whole step: the host launches nothing
-  std::string_view stack, gpu, precision;
+  bool gpu_known = false;      // by a trace of the user's, or by runs of the same source
+  bool gpu_estimated = false;  // rates of its products that nobody measured on it
+  bool even_routing = true;    // experts' loads are forced to be equal, or there are none
+  bool graphs = false;         // of the whole step: the host launches nothing
+  std::string_view stack, gpu, architecture, precision;
   double seq_len = 0, hidden = 0;
   double layer_s = 0;  // of the predicted step, for one layer of one micro-batch
 };
@@ -40,7 +40,7 @@ struct RunKind {
 struct NoveltyWidths {
   struct Cells {
     bool model_parallel = false, moe = false;
-    std::string stack, gpu, precision;
+    std::string stack, gpu, architecture, precision;
     std::int64_t cells = 0;
   };
   /// Of strangers' runs with widths that were fitted without their source.
@@ -63,6 +63,8 @@ struct NoveltyWidths {
 
   bool known() const { return model_parallel > 0; }
   AddedWidths of(const RunKind& run) const;
+  /// Whether somebody published a run on a GPU of that generation.
+  bool ran_on(std::string_view architecture) const;
   /// Of the published runs; 0: not known.
   double most_gpus(bool model_parallel) const;
 };

@@ -44,15 +44,16 @@ profiles::RunKind run_kind(const Prediction& prediction, const Model& model,
   run.narrow = precision == Precision::kFp8 || precision == Precision::kNvfp4;
   run.adapters = plan.numerics.lora > 0;
   // An input that no run had makes a run less known than its cell.
-  run.known_source = has_seen_source(profile.uncertainty, source) &&
-                     prediction.time.novelty <= profiles::Novelty::kStackOnGpu &&
-                     prediction.extrapolated.empty();
-  run.gpu_calibrated = is_measured_by_user(profile);
+  const bool published = has_seen_source(profile.uncertainty, source) &&
+                         prediction.time.novelty <= profiles::Novelty::kStackOnGpu;
+  run.known_source = published && prediction.extrapolated.empty();
+  run.gpu_known = published || is_measured_by_user(profile);
   run.gpu_estimated = profile.cost.gemm.provenance.confidence == "estimate";
   run.even_routing = !run.moe || prediction.even_routing || plan.parallel.expert_capacity;
   run.graphs = plan.parallel.cuda_graphs == CudaGraphs::kStep || profile.cluster.gpu.is_processor();
   run.stack = profile.stack.family;
   run.gpu = profile.cluster.gpu.id;
+  run.architecture = profile.cluster.gpu.architecture;
   run.precision = name_of(precision);
   run.seq_len = static_cast<double>(plan.seq_len);
   run.hidden = static_cast<double>(model.hidden);

@@ -14,6 +14,7 @@ RunKind known_run() {
   run.model_parallel = true;
   run.stack = "megatron-core";
   run.gpu = "h100-80g";
+  run.architecture = "hopper";
   run.precision = "bf16";
   run.seq_len = 4096;
   run.hidden = 4096;
@@ -38,12 +39,14 @@ TEST(NoveltyWidths, EveryNoveltyWidens) {
   const double plain = width(known_run());
   EXPECT_DOUBLE_EQ(plain, shipped.model_parallel);
   RunKind run = known_run();
-  run.gpu = "mi300x";
+  run.gpu = "h800";
   const double new_gpu = width(run);
   EXPECT_GT(new_gpu, plain);
   run.gpu_estimated = true;
+  EXPECT_EQ(width(run), new_gpu) << "another of its generation is known";
+  run.architecture = "cdna3";
   EXPECT_GT(width(run), new_gpu);
-  run.gpu_calibrated = true;  // by the user's trace
+  run.gpu_known = true;  // by the user's trace
   EXPECT_DOUBLE_EQ(width(run), plain);
 
   run = known_run();

@@ -118,6 +118,7 @@ TEST(ExtrapolationOfPredictions, IntervalsWidenWithWhatIsNew) {
     options.source = "llmq";
     Prediction prediction = predict(model, profile, plan, options);
     prediction.time.iteration_s = 1;  // no host could be in its way
+    prediction.other_tie_order_s = 0;
     prediction.extrapolated.clear();
     if (offload != Offload::kNone) prediction.extrapolated = {"offload"};
     return published_half_width(prediction, model, profile, options.source);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "profiles/uncertainty/novelty_widths.h"
+
 namespace shardwright::cli {
 namespace {
 
@@ -26,7 +28,8 @@ std::string class_of(WidthAxis axis, const profiles::Profile& profile,
     case WidthAxis::kPrecision:
       return fmt::format("{} on {}", name_of(plan.numerics.precision), gpu);
     case WidthAxis::kGpu:
-      return profile.cost.gemm.provenance.confidence == "estimate"
+      return profile.cost.gemm.provenance.confidence == "estimate" &&
+                     !profiles::novelty_widths().ran_on(profile.cluster.gpu.architecture)
                  ? fmt::format("rates of {} are estimates", gpu)
                  : fmt::format("few or no published steps on {}", gpu);
     case WidthAxis::kFramework:
