@@ -224,6 +224,9 @@ void describe_moe(FieldList& fields, ParallelSoftware& parallel) {
       between(1.0, 1000.0));
   add("permute_efficiency", &parallel.permute_efficiency, "",
       "of streaming bandwidth, rows gathered by token", between(0.01, 1.0));
+  add("module_forward_s", &parallel.module_forward_s, "s",
+      "host time of a module or autograd function around its launches, forward", kUpToAnHour);
+  add("module_backward_s", &parallel.module_backward_s, "s", "the same, backward", kUpToAnHour);
   add("expert_launch_s", &parallel.expert_launch_s, "s",
       "host time added to each kernel of one expert's rows", kUpToAnHour);
   add("expert_imbalance", &parallel.expert_imbalance, "",

@@ -120,6 +120,17 @@ struct Predictor::State {
     fill_rates(t, plan, executed_flops(schedule));
   }
 
+  /// Of a step on one stage.
+  HostShare host_share(const TimePrediction& t) const {
+    const double between_s = profile.stack.host.step_s;
+    HostShare share{-between_s, t.compute_s + t.exposed_communication_s + t.optimizer_s,
+                    std::max(0.0, t.host_s - between_s)};
+    for (const Section& section : schedule.sections)
+      share.issues_s += section.repeats * seconds_of(issued_ns(schedule, op_costs, section));
+    share.issues_s = std::max(0.0, share.issues_s);
+    return share;
+  }
+
   /// Of a step whose length is known, and that a rank executes so many FLOPs in.
   void fill_rates(TimePrediction& t, const Plan& plan, double flops) const {
     const auto ranks = static_cast<double>(plan.parallel.replica());
@@ -155,6 +166,9 @@ struct Predictor::State {
     t.exposed_communication_s = busiest.exposed_s;
     t.host_s = busiest.host_s;
     t.optimizer_s = busiest.optimizer_s;
+    const double between_s = profile.stack.host.step_s;
+    p.host = {step.issued_s, t.compute_s + t.exposed_communication_s,
+              std::max(0.0, t.host_s - between_s)};
     t.forward_s = step.forward_s;
     t.backward_s = step.backward_s;
     fill_rates(t, plan, step.flops);
@@ -192,6 +206,7 @@ struct Predictor::State {
     const StepTime step = run(p.plan, options, p.memory);
     if (p.memory.given_up) return {};
     fill_time(p.time, p.plan, step);
+    p.host = host_share(p.time);
     p.sent = communication_by_group(schedule);
     p.communication = sum_of(p.sent);
     for (std::size_t group = 0; group < p.exposed_s.size(); ++group) {

@@ -22,6 +22,7 @@
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
+#include "sim/explain/host_regime.h"
 
 namespace shardwright::sim {
 
@@ -90,6 +91,7 @@ struct PipelinePrediction {
 struct Prediction {
   Plan plan;
   TimePrediction time;
+  HostShare host;  // of the busiest stage, its own work between steps left out
   MemoryPrediction memory;
   CommunicationBytes communication;  // of all groups
   // Of model-parallel plans; empty and zero for others. By CommGroup, of the

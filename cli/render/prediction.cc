@@ -13,6 +13,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/host_share.h"
 #include "cli/render/words/model_parallel_words.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
@@ -249,6 +250,8 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
     text += line + "\n";
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
+  for (const std::string& line : wrap(host_sentence(prediction), out.columns))
+    text += line.empty() ? "" : line + "\n";
   text += model_parallel_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
   text += heading(out, "What this rests on") + origins_table(inputs, prediction, out);

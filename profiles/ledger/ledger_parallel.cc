@@ -57,8 +57,15 @@ std::optional<CudaGraphs> read_graphs(const CsvRow& row) {
   const std::string_view text = row.text("cuda_graph");
   if (text.empty()) return std::nullopt;
   if (text.starts_with("none")) return CudaGraphs::kNone;
-  if (text.find("full_iteration") != std::string_view::npos) return CudaGraphs::kStep;
-  return CudaGraphs::kLayers;
+  const auto holds = [&](std::string_view module) {
+    return text.find(module) != std::string_view::npos;
+  };
+  if (holds("full_iteration")) return CudaGraphs::kStep;
+  if (!holds("'")) return CudaGraphs::kLayers;
+  const bool attention = holds("'attn'"), rest = holds("'moe_router'") || holds("'mlp'");
+  return attention && rest ? CudaGraphs::kLayers
+         : attention       ? CudaGraphs::kAttention
+                           : CudaGraphs::kRouter;
 }
 
 void read_recomputed_modules(const CsvRow& row, LedgerRow& out) {

@@ -275,7 +275,8 @@ std::vector<PlanKnob> knobs_of_layout() {
       make_knob<&Q::tp_overlap, &P::tp_overlap>({"tp-overlap", "tp_overlap", {}, "the stack's"}),
       make_knob<&Q::overlap_grad_reduce>({"overlap-grad-reduce", "overlap_grad_reduce"}),
       make_knob<&Q::overlap_param_gather>({"overlap-param-gather", "overlap_param_gather"}),
-      make_knob<&Q::cuda_graphs>({"cuda-graphs"}),
+      make_knob<&Q::cuda_graphs, &P::cuda_graphs>(
+          {"cuda-graphs", {}, "what CUDA graphs hold, the rest being launched", "the stack's"}),
       make_knob<&Q::rank_order, &P::rank_order>({"rank-order",
                                                  {},
                                                  "order of the ranks, the fastest first",

@@ -178,6 +178,8 @@ struct Op {
   bool host_reads = false;            // the host reads a result before it issues what follows
   bool dynamic = false;               // sizes are the device's to say: no graph of layers holds it
   bool captured = false;              // a CUDA graph holds it: the host does not launch it
+  bool in_attention = false;          // of a layer's first half, up to the second norm
+  bool issued_with_others = false;    // by the Python that stands behind an operation beside it
 };
 
 /// With the other ranks of its Work's group, and does nothing else.
@@ -190,7 +192,19 @@ std::string_view name_of(OpKind kind);
 std::string_view name_of(Phase phase);
 /// Whether graphs of that scope hold the operation, so that the host does not launch it.
 constexpr bool is_captured(const Op& op, CudaGraphs graphs) {
-  return graphs == CudaGraphs::kStep || (graphs == CudaGraphs::kLayers && !op.dynamic);
+  switch (graphs) {
+    case CudaGraphs::kNone:
+      return false;
+    case CudaGraphs::kAttention:
+      return op.in_attention;
+    case CudaGraphs::kRouter:
+      return !op.in_attention && !op.dynamic;
+    case CudaGraphs::kLayers:
+      return !op.dynamic;
+    case CudaGraphs::kStep:
+      return true;
+  }
+  return false;
 }
 /// Operations of a unit in one direction, on one stream but for collectives that stand alone.
 using Ops = std::vector<Op>;

@@ -157,11 +157,13 @@ struct ParallelSoftware {
   std::string cuda_graphs = "none";
   double bucket_parameters = 40e6;  // the more of this and bucket_parameters_per_rank * ranks
   double bucket_parameters_per_rank = 1e6;
-  bool reshards_after_forward = true;    // sharded parameters, without pipeline
-  double communicator_bytes = 0;         // that each group's communicator holds
-  double layer_saved_bytes = 0;          // per hidden element and layer, beyond what kernels keep
-  double host_sync_s = 0;                // from a result that the host waits for to the next kernel
-  double graph_launch_s = 0;             // of the host for a layer that a graph holds
+  bool reshards_after_forward = true;  // sharded parameters, without pipeline
+  double communicator_bytes = 0;       // that each group's communicator holds
+  double layer_saved_bytes = 0;        // per hidden element and layer, beyond what kernels keep
+  double host_sync_s = 0;              // from a result that the host waits for to the next kernel
+  double graph_launch_s = 0;           // of the host for a layer that a graph holds
+  // Of the host: Python of a module or autograd function around its launches.
+  double module_forward_s = 0, module_backward_s = 0;
   double expert_launch_s = 0;            // of the host, added to each kernel of one expert's rows
   double expert_imbalance = 1;           // rows of the busiest rank's experts over the mean
   bool grouped_in_one_kernel = false;    // products of all experts, else one after the other

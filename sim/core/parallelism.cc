@@ -30,7 +30,8 @@ constexpr std::array<std::string_view, 4> kWords<Dispatcher> = {"allgather", "al
 template <>
 constexpr std::array<std::string_view, 3> kWords<TensorOverlap> = {"none", "userbuffers", "async"};
 template <>
-constexpr std::array<std::string_view, 3> kWords<CudaGraphs> = {"none", "layers", "step"};
+constexpr std::array<std::string_view, 5> kWords<CudaGraphs> = {"none", "attention", "router",
+                                                                "layers", "step"};
 template <>
 constexpr std::array<std::string_view, 4> kWords<Precision> = {"bf16", "fp16", "fp8", "nvfp4"};
 template <>

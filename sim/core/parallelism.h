@@ -24,8 +24,9 @@ enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp
 /// How collectives of the tensor group hide behind products: TransformerEngine's userbuffers,
 /// PyTorch's async tensor parallelism.
 enum class TensorOverlap : std::uint8_t { kNone, kUserbuffers, kAsync };
-/// What the host no longer issues kernel by kernel.
-enum class CudaGraphs : std::uint8_t { kNone, kLayers, kStep };
+/// What the host no longer issues kernel by kernel. Megatron's scopes: attention is attn, router
+/// moe_router with moe_preprocess (or mlp), layers both of them, step full_iteration.
+enum class CudaGraphs : std::uint8_t { kNone, kAttention, kRouter, kLayers, kStep };
 
 struct Parallelism {
   std::int64_t tp = 1;

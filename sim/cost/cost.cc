@@ -118,8 +118,11 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
         ops_.profile().cluster.gpu.overlaps_streams
             ? to_ns(times * cost.time_s * (op.collective ? ops_.stretched(true) : slowdown))
             : costs[i].alone_ns;
-    costs[i].host_ns = to_ns(times * ops_.profile().stack.host.collective_launches *
-                             ops_.profile().stack.host.forward_launch_s * host_turns_);
+    const bool backward = op.phase == Phase::kBackward;
+    costs[i].host_ns = to_ns((times * ops_.profile().stack.host.collective_launches *
+                                  ops_.profile().stack.host.forward_launch_s +
+                              ops_.module_s(op, backward)) *
+                             host_turns_);
     if (op.captured) costs[i].host_ns = 0;
     // The compute stream waits for it, so no kernel is beside it.
     if (op.collective && op.collective.overlap == Overlap::kNone) return;

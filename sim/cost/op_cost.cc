@@ -20,6 +20,26 @@ profiles::DispatchParams hybrid_params(const profiles::Profile& profile) {
   return params;
 }
 
+/// Whether a module or an autograd function of Python stands behind the operation alone: the
+/// weight's gradient is made where the input's is, norms, residuals and collectives of the tensor
+/// and context ranks within modules that multiply.
+bool is_called(const Op& op) {
+  if (op.issued_with_others) return false;
+  switch (op.kind) {
+    case OpKind::kWeightGradient:
+      return false;
+    case OpKind::kAttention:
+    case OpKind::kRope:
+    case OpKind::kRouter:
+    case OpKind::kPermute:
+    case OpKind::kActivation:
+    case OpKind::kAllToAll:
+      return true;
+    default:
+      return op.work.kind == WorkKind::kGemm;
+  }
+}
+
 }  // namespace
 
 OpCosts::OpCosts(const profiles::Profile& profile)
@@ -142,16 +162,23 @@ double OpCosts::launch_s(bool backward) const {
   return backward ? host.backward_launch_s : host.forward_launch_s;
 }
 
+double OpCosts::module_s(const Op& op, bool backward) const {
+  if (op.captured || !is_called(op)) return 0;
+  const ParallelSoftware& software = profile_.stack.parallel;
+  return backward ? software.module_backward_s : software.module_forward_s;
+}
+
 double OpCosts::launches_s(const Op& op, bool backward) const {
   if (op.captured) return 0;
   const HostCosts& host = profile_.stack.host;
+  const double module = module_s(op, backward);
   const bool in_list = op.work.kind == WorkKind::kNone && op.collective;
   if (in_list || op.work.kind == WorkKind::kCollective)
-    return host.collective_launches * host.forward_launch_s;
+    return module + host.collective_launches * host.forward_launch_s;
   const double each = op.dynamic && op.work.groups > 1 && op.work.kernels > 1
                           ? launch_s(backward) + profile_.stack.parallel.expert_launch_s
                           : launch_s(backward);
-  return op.work.kernels * each;
+  return module + op.work.kernels * each;
 }
 
 double OpCosts::gemm_s(const Op& op, std::int64_t groups, int sms) {

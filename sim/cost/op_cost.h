@@ -57,6 +57,8 @@ class OpCosts {
   double launch_s(bool backward) const;
   /// To launch the operation; nothing where a CUDA graph holds it.
   double launches_s(const Op& op, bool backward) const;
+  /// The Python around those launches.
+  double module_s(const Op& op, bool backward) const;
   /// By what kernels stretch a collective beside them.
   double stretched(bool in_node) const {
     const profiles::ContentionParams& contention = profile_.cost.contention.values;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "sim/explain/host_regime.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -100,6 +102,8 @@ void ChunkTimer::time(TimedChunk& chunk) {
   passes.first_forward = difference(first, chunk.two_forward);
   passes.gathering_ns = resident(first, chunk.two_forward);
   passes.update = difference(run(chunk, {{S::kUpdate, 1}}), {});
+  for (const S pass : {S::kForward, S::kBackward})
+    passes.issued_ns += issued_ns(chunk.schedule, chunk.costs, section_of(chunk.schedule, pass));
   sum_backward(chunk);
 }
 

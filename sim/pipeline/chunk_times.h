@@ -28,6 +28,7 @@ struct PassTime {
 
 struct ChunkPasses {
   PassTime forward, backward;
+  Nanoseconds issued_ns = 0;        // by the host, for both
   Nanoseconds delayed_ns = 0;       // of backward: weight gradients, which a schedule may put off
   Nanoseconds head_delayed_ns = 0;  // of them, the head's
   PassTime first_forward;           // what it takes more where its input is there at once

@@ -285,11 +285,13 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
     const StageTail& tail = tails[static_cast<std::size_t>(stage)];
     PassTime forward, backward;
     CommunicationByGroup sent{};
+    Nanoseconds issued = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const ChunkPasses& passes = stages.passes(stage, c);
       add(forward, passes.forward, shape.passes());
       add(backward, passes.backward, shape.passes());
       step.flops += passes.flops / shape.stages;
+      issued += passes.issued_ns * shape.passes();
       for (std::size_t g = 0; g < sent.size(); ++g) sent[g].add(passes.sent[g]);
     }
     PassTime all = forward;
@@ -318,6 +320,7 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
     step.backward_s = seconds_of(backward.length_ns + tail.deferred_ns);
     step.exposed_s = exposed_s;
     step.sent = sent;
+    step.issued_s = seconds_of(issued);
   }
   if (record == nullptr) return;
   record->tails = std::move(tails);

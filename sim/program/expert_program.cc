@@ -140,16 +140,19 @@ class ExpertWriter {
     if (!shape_.dropless) return;
     Op counts = w_.memory(OpKind::kRouter, 4 * shape_.tokens, 2, 1, {kRouterScores});
     counts.host_reads = true;
+    counts.issued_with_others = !sorts_first() && !alone();  // the kernels' own wrapper reads them
     add_dynamic(counts);
   }
 
   /// HybridEP finds out where rows go from who chose whom on all ranks, a byte each.
   void gather_routing() {
     const double bytes = shape_.tokens * f(w_.model().experts.count) * f(w_.plan().parallel.ep);
-    add(with(w_.collective(CommGroup::kExpert, Collective::kAllGather, bytes,
-                           with_others() ? Overlap::kOtherMicroBatch : Overlap::kNone),
-             {kRouterScores}, {}));
-    add(w_.memory(OpKind::kRouter, bytes, 1, 1, {kRouterScores}));
+    Op gather = w_.collective(CommGroup::kExpert, Collective::kAllGather, bytes,
+                              with_others() ? Overlap::kOtherMicroBatch : Overlap::kNone);
+    Op scan = w_.memory(OpKind::kRouter, bytes, 1, 1, {kRouterScores});
+    gather.issued_with_others = scan.issued_with_others = true;
+    add(with(gather, {kRouterScores}, {}));
+    add(scan);
   }
 
   Op transfer() const {

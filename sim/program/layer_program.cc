@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/program/layer_program.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/core/base/error.h"
@@ -42,6 +43,13 @@ TensorSet made_to_the_end(const Plan& plan, TensorSet needed) {
   return needed;
 }
 
+/// A cast is of the half of the layer that its product is of.
+void cast_with_what_reads(Ops& list) {
+  for (std::size_t i = list.size(); i-- > 1;) {
+    if (list[i - 1].kind == OpKind::kQuantize) list[i - 1].in_attention = list[i].in_attention;
+  }
+}
+
 void in_phase(Ops& list, Phase phase) {
   for (Op& op : list) {
     if (op.phase != Phase::kLoss) op.phase = phase;
@@ -57,6 +65,7 @@ UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
   unit.forward.reserve(kMostOps);
   unit.backward.reserve(kMostOps);
   attention_forward(*this, unit.forward);
+  for (Op& op : unit.forward) op.in_attention = true;
   if (experts) {
     expert_forward(*this, unit.forward);
     expert_backward(*this, unit.backward);
@@ -66,7 +75,10 @@ UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
     mlp_forward(*this, unit.forward);
     mlp_backward(*this, unit.backward);
   }
+  const auto other_half = static_cast<std::ptrdiff_t>(unit.backward.size());
   attention_backward(*this, unit.backward);
+  std::for_each(unit.backward.begin() + other_half, unit.backward.end(),
+                [](Op& op) { op.in_attention = true; });
   if (existing(Tensor::kLayerSaved)) {
     add_output(unit.forward.front(), Tensor::kLayerSaved);
     add_input(unit.backward.front(), Tensor::kLayerSaved);
@@ -74,8 +86,10 @@ UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
   add_adapters(*this, unit.forward);
   train_adapters(*this, unit.backward);
   number_weight_gradients(unit);
-  lower_precision(*this, unit.forward);
-  lower_precision(*this, unit.backward);
+  for (Ops* list : {&unit.forward, &unit.backward}) {
+    lower_precision(*this, *list);
+    cast_with_what_reads(*list);
+  }
   const TensorSet needed = needed_tensors(unit.forward, unit.backward);
   unit.kept = needed;
   if (recomputed) {

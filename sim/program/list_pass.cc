@@ -92,7 +92,8 @@ void ListPass::append(const Ops& list, const std::vector<MemoryAction>& lifetime
   if (list.empty()) return;
   pass_.ops.reserve(pass_.ops.size() + list.size() + list.size() / 4);  // and what waits
   pass_.memory.reserve(pass_.memory.size() + lifetimes.size());
-  if (graphs_ == CudaGraphs::kLayers) host_s_ += software_.graph_launch_s;
+  if (graphs_ != CudaGraphs::kNone && graphs_ != CudaGraphs::kStep)
+    host_s_ += software_.graph_launch_s;
   // What a strategy asks of the next operation that computes is the first one's to do.
   if (list.front().work.kind == WorkKind::kNone) mark(list.front().phase);
   auto action = lifetimes.begin();

@@ -89,6 +89,7 @@ const std::vector<Words>& plan_flags() {
                                          {"--dispatcher", "deepep"},
                                          {"--ep-overlap", "on"},
                                          {"--expert-capacity", "1.25"},
+                                         {"--cuda-graphs", "layers"},
                                          {"--tp-overlap", "userbuffers"},
                                          {"--rank-order", "tp-cp-ep-pp-dp"},
                                          {"--precision", "nvfp4"},

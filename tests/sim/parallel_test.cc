@@ -398,7 +398,9 @@ TEST(UnitPrograms, ABlockingLaunchShowsTheHostBeforeEveryKernel) {
     return timed_list(profile, plan, forward);
   };
   const TimedList hidden = time(usual);
-  EXPECT_NEAR(time(blooms).with_host_s, hidden.device_s + hidden.host_s, 1e-4);
+  // The module behind each of two collectives is prepared while that travels.
+  const double beside_s = 2 * blooms.stack.parallel.module_forward_s;
+  EXPECT_NEAR(time(blooms).with_host_s, hidden.device_s + hidden.host_s - beside_s, 1e-4);
 }
 
 TEST(UnitPrograms, OneRankOfAKindCommunicatesNothing) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/model_parallel.h"
+#include "cli/render/words/host_share.h"
 #include "cli/render/words/novelty.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
@@ -103,6 +104,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
     document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});
   document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
   add_model_parallel(prediction, document);
+  document["host"] = host_json(prediction);
   return document;
 }
 
