@@ -229,8 +229,6 @@ void describe_moe(FieldList& fields, ParallelSoftware& parallel) {
   add("module_backward_s", &parallel.module_backward_s, "s", "the same, backward", kUpToAnHour);
   add("expert_launch_s", &parallel.expert_launch_s, "s",
       "host time added to each kernel of one expert's rows", kUpToAnHour);
-  add("expert_imbalance", &parallel.expert_imbalance, "",
-      "rows of the busiest rank's experts over the mean", between(1.0, 1000.0));
   add("grouped_in_one_kernel", &parallel.grouped_in_one_kernel, "",
       "products of all experts are one kernel");
   add("overlaps_shared_experts", &parallel.overlaps_shared_experts, "",
@@ -246,6 +244,18 @@ void describe_moe(FieldList& fields, ParallelSoftware& parallel) {
         "weights of rows go to the experts by an exchange of their own, in fp32");
     add("hybridep_link_share", &moe.hybridep_link_share, "",
         "of the links' bandwidth, by HybridEP's copies", between(0.01, 2.0));
+    const auto gini = [&](std::string_view name, double& value, std::string_view meaning) {
+      add(name, &value, "", meaning, between(0.0, 0.99));
+    };
+    gini("multi_head_load_gini", moe.multi_head_load_gini,
+         "Gini coefficient of the experts' rows, models with multi-head attention");
+    gini("grouped_query_load_gini", moe.grouped_query_load_gini,
+         "the same with grouped-query attention");
+    gini("latent_load_gini", moe.latent_load_gini, "the same with latent attention");
+    gini("bias_balanced_load_gini", moe.bias_balanced_load_gini,
+         "the same of routers that a bias balances, whatever the attention");
+    gini("no_aux_loss_gini", moe.no_aux_loss_gini,
+         "the same of routers trained without an auxiliary loss");
     add("unfused_biases", &moe.unfused_biases, "",
         "experts with biases run activation and biases by kernels of their own");
     const auto traffic = [&](std::string_view name, double& bytes, std::string_view meaning) {

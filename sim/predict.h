@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,6 +89,13 @@ struct PipelinePrediction {
   std::int64_t steady_state_after = 0;  // micro-batches that were simulated one by one
 };
 
+/// A plan whose experts get uneven rows beside the same with forced balance.
+struct RoutingPrice {
+  BusiestRank busiest;
+  double balanced_s = 0;     // of an iteration
+  Bytes balanced_bytes = 0;  // MemoryPrediction::total_bytes
+};
+
 struct Prediction {
   Plan plan;
   TimePrediction time;
@@ -104,6 +112,7 @@ struct Prediction {
   /// (Engine); half of the spread is in the interval. 0 without PredictOptions::reserved.
   double other_tie_order_s = 0;
   bool even_routing = false;  // as PredictOptions says
+  std::optional<RoutingPrice> routing;  // sim/explain/routing_price.h
   std::vector<std::string>
       extrapolated;  // inputs outside what the parameters were fitted on, in words
 };

@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 13> kDeciding = {
     "comm_overlap."};
 
 /// What of these sections is known to cost nothing, by the last part of its key.
-constexpr std::array<std::string_view, 59> kNeutral = {"lr",
+constexpr std::array<std::string_view, 58> kNeutral = {"lr",
                                                        "min_lr",
                                                        "betas",
                                                        "eps",
@@ -100,7 +100,6 @@ constexpr std::array<std::string_view, 59> kNeutral = {"lr",
                                                        "moe_router_dtype",
                                                        "moe_aux_loss_coeff",
                                                        "moe_router_load_balancing_type",
-                                                       "moe_router_force_load_balancing",
                                                        "log_max_attention_logit"};
 
 bool costs_nothing(const std::string& key) {

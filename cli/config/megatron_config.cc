@@ -81,6 +81,8 @@ void take_degrees(SettingBox& box, ImportedConfig& to) {
     static_cast<void>(MegatronKeys("delay_wgrad_compute").take(box));
   }
   MegatronKeys("moe_expert_capacity_factor").knob(box, "expert-capacity", to);
+  if (MegatronKeys("moe_router_force_load_balancing").on(box))
+    box.set_knob("expert-load", "balanced", to);
 }
 
 void take_layers_per_chunk(SettingBox& box, std::int64_t layers, ImportedConfig& to) {

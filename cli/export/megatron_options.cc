@@ -208,6 +208,9 @@ void add_expert_parallelism(const sim::Job& inputs, const Plan& plan, Options& o
     const std::string factor = fmt::format("{}", *p.expert_capacity);
     out.add("--moe-expert-capacity-factor", factor, "model.moe_expert_capacity_factor", factor);
   }
+  if (p.expert_load && p.expert_load->routing == Routing::kBalanced) {
+    out.on("--moe-router-force-load-balancing", "model.moe_router_force_load_balancing");
+  }
 }
 
 void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings,

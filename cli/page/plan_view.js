@@ -16,7 +16,7 @@ const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-ba
 const OF_A_RUN = ['price', 'prices'];
 // The parallel layout: sliders for the numbers, the rest of the kind as --help lists it.
 const PARALLEL_SIZES = {tp: 'Tensor parallel', pp: 'Pipeline stages', cp: 'Context parallel', ep: 'Expert parallel'};
-const HOW_PARALLEL = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'expert-capacity', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
+const HOW_PARALLEL = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'expert-load', 'expert-capacity', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
   'pp-layout', 'cuda-graphs', 'global-batch'];
 const NOT_IN_PLAN = ['json', 'explain', 'trace', 'plan', 'out', 'color', 'version'];
 const REST_MS = 140;

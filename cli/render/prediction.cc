@@ -17,6 +17,7 @@
 #include "cli/render/words/model_parallel_words.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
+#include "cli/render/words/routing.h"
 #include "cli/render/words/software.h"
 #include "sim/core/layout.h"
 #include "sim/core/units.h"
@@ -250,8 +251,11 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
     text += line + "\n";
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
-  for (const std::string& line : wrap(host_sentence(prediction), out.columns))
-    text += line.empty() ? "" : line + "\n";
+  for (const std::string& sentence :
+       {host_sentence(prediction), routing_sentence(inputs, prediction)}) {
+    if (sentence.empty()) continue;
+    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
+  }
   text += model_parallel_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
   text += heading(out, "What this rests on") + origins_table(inputs, prediction, out);
@@ -291,6 +295,7 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
     if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
     row(part.name, [&](const auto& p) { return Cell(duration(p.time.*part.seconds)); });
   }
+  row("the step is", [](const auto& p) { return Cell(std::string(name_of(p.host.regime()))); });
   row("sent per GPU", [](const auto& p) { return Cell(bytes(p.communication.total())); });
   table.add_rule();
   for (int i = 0; i < kMemoryCategories; ++i) {

@@ -25,6 +25,7 @@
 #include "cli/verbs/verbs.h"
 #include "sim/core/base/error.h"
 #include "sim/explain/explain.h"
+#include "sim/explain/routing_price.h"
 #include "tuner/search/objective.h"
 
 namespace shardwright::cli {
@@ -68,6 +69,7 @@ class PredictVerb : public Verb {
     std::vector<sim::Jitter> jitters;
     for (const Plan& plan : inputs.plans) {
       predictions.push_back(predictor.predict(plan));
+      predictions.back().routing = sim::routing_price(predictor, predictions.back());
       if (jitter_) jitters.push_back(sim::jitter_of(predictor, predictions.back(), *jitter_));
     }
     if (!trace_.empty()) write_trace_of(trace_, name(), inputs);

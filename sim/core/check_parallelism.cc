@@ -141,6 +141,15 @@ void check_context(const Plan& plan, const Model& model) {
   }
 }
 
+void check_measured(const ExpertLoad& load, const Experts& experts) {
+  const std::size_t measured = load.layers->front().size();
+  if (measured == static_cast<std::size_t>(experts.count)) return;
+  throw Error(
+      fmt::format("expert_load is {}, which gives the rows of {} experts, expected the {} of the "
+                  "model",
+                  load.file, measured, experts.count));
+}
+
 void check_experts(const Plan& plan, const Model& model) {
   const Parallelism& p = plan.parallel;
   const Experts& e = model.experts;
@@ -155,11 +164,13 @@ void check_experts(const Plan& plan, const Model& model) {
     if (p.dispatcher) refuse("dispatcher", name_of(*p.dispatcher), "none");
     if (p.ep_overlap.value_or(false)) refuse("ep_overlap", "on", "off");
     if (p.expert_capacity) refuse("expert_capacity", fmt::format("{}", *p.expert_capacity), "none");
+    if (p.expert_load) refuse("expert_load", to_text(*p.expert_load), "none");
     return;
   }
   check_divides("ep", p.ep, e.count, "experts");
   check_divides("etp", p.etp, e.ffn, "channels of an expert");
   if (e.shared_ffn > 0) check_divides("tp", p.tp, e.shared_ffn, "channels of the shared experts");
+  if (p.expert_load && p.expert_load->layers) check_measured(*p.expert_load, e);
   if (p.tp > 1 && !p.sequence_parallel()) {
     throw Error("sp is off, but experts with tp need the tokens that sp divides, expected on");
   }

@@ -48,6 +48,7 @@ struct DispatchShape {
   std::int64_t ranks_in_domain = 1;  ///< of them, that NVLink joins
   /// Domains that a token may reach (node-limited routing); 0: all.
   std::int64_t domains_per_token = 0;
+  double busiest = 1;  ///< rows that the rank with most of them gets, over the mean
 };
 
 struct CollectiveWork {

@@ -166,6 +166,47 @@ PlanKnob sequence_parallel_knob() {
   return knob;
 }
 
+PlanKnob expert_load_knob() {
+  PlanKnob knob{KnobFacts{"expert-load",
+                          "routing",
+                          "rows that experts get: balanced (forced), real (as trained routers "
+                          "choose), no-aux-loss, or a file of measured loads",
+                          "real",
+                          0,
+                          {},
+                          "NAME|PATH"}};
+  knob.divides = true;
+  knob.read = [](G& knobs, Given name, Text text) {
+    knobs.parallel.expert_load = expert_load(name, text);
+  };
+  knob.take = [](const G& knobs, Plan& plan) {
+    if (knobs.parallel.expert_load) plan.parallel.expert_load = knobs.parallel.expert_load;
+  };
+  knob.write = [](const Plan& plan) {
+    return plan.parallel.expert_load ? to_text(*plan.parallel.expert_load) : std::string();
+  };
+  knob.from_file = [](const JsonReader& object, Plan& plan) {
+    if (!object.has("expert_load")) return;
+    try {
+      plan.parallel.expert_load =
+          expert_load("expert_load", object.require<std::string>("expert_load"));
+    } catch (const Error&) {
+      object.fail("expert_load", "balanced, real, no-aux-loss or a file of measured loads");
+    }
+  };
+  knob.to_file = [](const Plan& plan, nlohmann::ordered_json& object) {
+    if (plan.parallel.expert_load) object["expert_load"] = to_text(*plan.parallel.expert_load);
+  };
+  // Token-drop recipes pad every expert to its balanced rows.
+  knob.from_row = [](const CsvRow& row, Plan& plan) {
+    const std::string_view text = row.text("routing");
+    if (text.empty() || text == "token-drop") return;
+    if (text != "balanced" && text != "real") row.fail("routing", "balanced, real or token-drop");
+    plan.parallel.expert_load = expert_load("routing", std::string(text));
+  };
+  return knob;
+}
+
 PlanKnob schedule_knob() {
   PlanKnob knob = make_knob<&Q::pp_schedule, &P::pp_schedule>(
       {"pp-schedule", "pp_schedule", {}, "1f1b, interleaved with virtual stages"});
@@ -272,6 +313,7 @@ std::vector<PlanKnob> knobs_of_layout() {
            {},
            "rows an expert takes at most, of the balanced number; further tokens pass it by",
            "all that come"}),
+      expert_load_knob(),
       make_knob<&Q::tp_overlap, &P::tp_overlap>({"tp-overlap", "tp_overlap", {}, "the stack's"}),
       make_knob<&Q::overlap_grad_reduce>({"overlap-grad-reduce", "overlap_grad_reduce"}),
       make_knob<&Q::overlap_param_gather>({"overlap-param-gather", "overlap_param_gather"}),

@@ -108,6 +108,11 @@ struct MoeSoftware {
   bool fused_grouped_gemms = false;  // apply activation and MXFP8's casts, inside whole-step graphs
   bool exchanges_weights = false;    // of rows, in fp32, beside the rows
   double hybridep_link_share = 1;    // of the links' bandwidth, by HybridEP's copies
+  /// Gini coefficient of the experts' rows where nothing forces balance, by the model's attention
+  /// (multi-head, grouped-query, latent), of routers that a bias balances, and of routers that were
+  /// trained without an auxiliary loss.
+  double multi_head_load_gini = 0, grouped_query_load_gini = 0, latent_load_gini = 0;
+  double bias_balanced_load_gini = 0, no_aux_loss_gini = 0;
   // Activation and biases of experts with biases by kernels of their own: traffic per element of
   // the activation, and of the rows that FC2 puts out.
   bool unfused_biases = false;
@@ -165,7 +170,6 @@ struct ParallelSoftware {
   // Of the host: Python of a module or autograd function around its launches.
   double module_forward_s = 0, module_backward_s = 0;
   double expert_launch_s = 0;            // of the host, added to each kernel of one expert's rows
-  double expert_imbalance = 1;           // rows of the busiest rank's experts over the mean
   bool grouped_in_one_kernel = false;    // products of all experts, else one after the other
   bool overlaps_shared_experts = false;  // they run beside the exchange of tokens
   int dispatch_sms = 20;                 // held by kernels that send tokens to experts

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "sim/core/expert_load.h"
 #include "sim/core/pipeline_schedule.h"
 
 namespace shardwright {
@@ -44,6 +45,8 @@ struct Parallelism {
   /// Rows that an expert takes at most, over the balanced number; further tokens pass it by. Not
   /// given: as many as come.
   std::optional<double> expert_capacity;
+  /// Not given: as routers of published models choose (Routing::kReal).
+  std::optional<ExpertLoad> expert_load;
   std::optional<TensorOverlap> tp_overlap;
   /// Gradients are reduced while backward runs, parameters gathered while forward does.
   std::optional<bool> overlap_grad_reduce, overlap_param_gather;

@@ -44,6 +44,7 @@ struct Recomputation {
 struct GivenParallelism {
   std::optional<std::int64_t> tp, pp, virtual_stages, cp, ep, etp, lora;
   std::optional<double> expert_capacity;
+  std::optional<ExpertLoad> expert_load;
   std::optional<CudaGraphs> cuda_graphs;
   std::optional<bool> sp, ep_overlap, fp8_params;
   std::optional<PipelineKind> pp_schedule;

@@ -18,6 +18,11 @@ double network_s(double bytes, double nic_bytes_per_s) {
   return nic_bytes_per_s > 0 ? bytes / nic_bytes_per_s : std::numeric_limits<double>::infinity();
 }
 
+/// Ranks of a domain receive together what comes from outside, so their numbers of rows even out.
+double busiest_domain(const DispatchShape& shape) {
+  return 1 + (shape.busiest - 1) / std::sqrt(real(shape.ranks_in_domain));
+}
+
 }  // namespace
 
 double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places) {
@@ -37,9 +42,9 @@ DispatchCost exchange_cost(const profiles::ExchangeParams& params, const Dispatc
   const double inside = rows * real(shape.ranks_in_domain - 1) / real(shape.ranks);
   const double outside = rows * real(shape.ranks - shape.ranks_in_domain) / real(shape.ranks);
   cost.sent_bytes = inside + outside;
-  cost.time_s =
-      params.base_s + std::max(params.sqrt_s * std::sqrt(inside) + inside / params.bytes_per_s,
-                               network_s(outside, nic_bytes_per_s));
+  cost.time_s = params.base_s + std::max(params.sqrt_s * std::sqrt(shape.busiest * inside) +
+                                             shape.busiest * inside / params.bytes_per_s,
+                                         network_s(shape.busiest * outside, nic_bytes_per_s));
   cost.sms = 16;  // NCCL's channels of sendrecv
   return cost;
 }
@@ -61,7 +66,8 @@ DispatchCost dispatch_cost(const profiles::DispatchParams& params, const Dispatc
   const double inside = token * ranks;
   const double rate = std::min(sms * params.sm_bytes_per_s, params.link_bytes_per_s);
   cost.time_s = params.t0_s + params.token_s * shape.tokens / std::max(sms, 1) +
-                std::max(inside / rate, network_s(outside, nic_bytes_per_s));
+                std::max(shape.busiest * inside / rate,
+                         busiest_domain(shape) * network_s(outside, nic_bytes_per_s));
   cost.sent_bytes = inside * real(shape.ranks - 1) / real(shape.ranks);
   cost.sms = sms;
   return cost;

@@ -176,6 +176,7 @@ class ExpertWriter {
     c.tokens.experts = e.count;
     c.tokens.per_token = e.per_token;
     c.tokens.domains_per_token = e.groups > 1 ? e.groups_per_token : 0;
+    c.tokens.busiest = shape_.busiest;
     c.sms = w_.stack().parallel.dispatch_sms;
     return op;
   }
@@ -392,6 +393,22 @@ Dispatcher dispatcher_of(const Plan& plan, const Stack& stack) {
   return plan.parallel.dispatcher.value_or(profiles::usual_dispatcher(stack));
 }
 
+double load_gini(const Model& model, Routing routing, const MoeSoftware& moe) {
+  if (routing == Routing::kUnaided) return moe.no_aux_loss_gini;
+  if (routing != Routing::kReal) return 0;
+  // GPT-OSS learns the router's bias as it does all of its products'.
+  if (model.experts.router_bias && !model.experts.bias) return moe.bias_balanced_load_gini;
+  if (model.latent.kv_rank > 0) return moe.latent_load_gini;
+  return model.kv_heads < model.heads ? moe.grouped_query_load_gini : moe.multi_head_load_gini;
+}
+
+BusiestRank busiest_of(const Model& model, const Plan& plan, const Stack& stack) {
+  const ExpertLoad load = plan.parallel.expert_load.value_or(ExpertLoad{});
+  if (load.layers) return busiest_rank(*load.layers, plan.parallel.ep);
+  return busiest_rank(load_gini(model, load.routing, stack.parallel.moe), model.experts.count,
+                      plan.parallel.ep, model.expert_layers());
+}
+
 ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stack) {
   const Parallelism& p = plan.parallel;
   const Experts& e = model.experts;
@@ -403,9 +420,11 @@ ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stac
   s.shared_ffn = rank.shared_ffn;
   const double capacity = p.expert_capacity.value_or(0);
   s.dropless = capacity == 0;
-  const double uneven = s.dropless ? std::max(1.0, stack.parallel.expert_imbalance) : capacity;
+  const BusiestRank busiest = s.dropless ? busiest_of(model, plan, stack) : BusiestRank{};
   const double routed = s.tokens * f(e.per_token) * f(p.etp);
-  s.rows = whole(uneven * routed / f(s.local_experts));
+  s.busiest = busiest.of_layer;
+  s.rows = whole((s.dropless ? busiest.of_layer : capacity) * routed / f(s.local_experts));
+  s.kept_rows = s.dropless ? busiest.of_layers * routed : s.all_rows();
   return s;
 }
 

@@ -13,10 +13,10 @@
 //
 // Without a capacity the number of rows is known only when the router has run: the host waits for
 // it in every layer, and no graph of layers holds what follows. With a capacity c every expert
-// takes at most c times its balanced rows, padded to that. The busiest rank's rows over the mean
-// are the stack's (parallel.expert_imbalance). Weight gradients of experts are read, added to and
-// written in every micro-batch whatever the number of rows: that is what bounds many experts with
-// few rows. Sources: Megatron-LM core/transformer/moe/token_dispatcher.py, moe_layer.py,
+// takes at most c times its balanced rows, padded to that; else every rank waits in every layer
+// for the one with most rows (sim/core/expert_load.h). Weight gradients of experts are read, added
+// to and written in every micro-batch whatever the number of rows: that is what bounds many experts
+// with few rows. Sources: Megatron-LM core/transformer/moe/token_dispatcher.py, moe_layer.py,
 // experts.py, shared_experts.py; deepseek-ai/DeepEP.
 #pragma once
 
@@ -32,9 +32,16 @@ struct ExpertShape {
   std::int64_t ffn = 0;            // of one expert, divided by expert tensor parallelism
   std::int64_t shared_ffn = 0;     // divided by tensor parallelism
   bool dropless = true;
+  double busiest = 1;    // of the exchange: rows of the rank that gets most, over the mean
+  double kept_rows = 0;  // of all local experts, on the rank whose memory is fullest
   double all_rows() const { return static_cast<double>(rows * local_experts); }
 };
 ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stack);
+
+/// How evenly the plan's routers choose: 0 where balance is forced or loads were measured.
+double load_gini(const Model& model, Routing routing, const MoeSoftware& moe);
+/// What the busiest of the ranks that share the experts gets, whatever the capacity.
+BusiestRank busiest_of(const Model& model, const Plan& plan, const Stack& stack);
 
 Dispatcher dispatcher_of(const Plan& plan, const Stack& stack);
 

@@ -143,9 +143,10 @@ void ProgramWriter::size_parallel() {
   for (const Tensor own : {kRowsSent, kRowsReturned}) size(own, w * sent * f(s.hidden));
   for (const Tensor all : {kRowsArrived, kExpertOut, kDExpertOut, kDRows})
     size(all, w * rows * f(s.hidden));
-  size(kRows, input * rows * f(s.hidden));
-  for (const Tensor up : {kExpertUp, kDExpertUp}) size(up, w * gates * rows * f(e.ffn));
-  size(kExpertActivation, input * rows * f(e.ffn));
+  size(kRows, input * e.kept_rows * f(s.hidden));
+  size(kExpertUp, w * gates * e.kept_rows * f(e.ffn));
+  size(kDExpertUp, w * gates * rows * f(e.ffn));
+  size(kExpertActivation, input * e.kept_rows * f(e.ffn));
   size(kDExpertActivation, w * rows * f(e.ffn));
   for (const Tensor up : {kSharedUp, kDSharedUp}) size(up, w * gates * elements(e.shared_ffn));
   size(kSharedActivation, input * elements(e.shared_ffn));

@@ -89,6 +89,7 @@ const std::vector<Words>& plan_flags() {
                                          {"--dispatcher", "deepep"},
                                          {"--ep-overlap", "on"},
                                          {"--expert-capacity", "1.25"},
+                                         {"--expert-load", "balanced"},
                                          {"--cuda-graphs", "layers"},
                                          {"--tp-overlap", "userbuffers"},
                                          {"--rank-order", "tp-cp-ep-pp-dp"},

@@ -78,6 +78,7 @@ TEST(Parallelism, KnobsAndPlanFilesSayTheSame) {
                                                                   {"etp", "2"},
                                                                   {"dispatcher", "deepep"},
                                                                   {"expert-capacity", "1.25"},
+                                                                  {"expert-load", "no-aux-loss"},
                                                                   {"cuda-graphs", "router"},
                                                                   {"ep-overlap", "on"},
                                                                   {"tp-overlap", "none"},

@@ -49,9 +49,9 @@ inline void add_experts(const ProgramWriter& w, Parts& p) {
   const ExpertShape e = expert_shape(w.model(), w.plan(), w.stack());
   const double width = f(w.width()), saved = saved_input_bytes(w.plan());
   const double gates = w.model().gated_mlp ? 2 : 1;
-  p.gate_up = width * gates * e.all_rows() * f(e.ffn);
-  p.activation = saved * e.all_rows() * f(e.ffn);
-  p.dispatched = saved * e.all_rows() * f(w.shape().hidden);
+  p.gate_up = width * gates * e.kept_rows * f(e.ffn);
+  p.activation = saved * e.kept_rows * f(e.ffn);
+  p.dispatched = saved * e.kept_rows * f(w.shape().hidden);
   p.shared = f(w.shape().tokens) * f(e.shared_ffn) * (width * gates + saved);
   p.router = 4 * e.tokens * f(w.model().experts.count);
 }

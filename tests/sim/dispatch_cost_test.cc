@@ -62,6 +62,22 @@ TEST(DispatchCost, KernelsForExpertsSendATokenOnceToEachDomain) {
   EXPECT_LT(dispatch_cost(params, shape, 50e9, 24).time_s, 0.7 * dispatched);
 }
 
+TEST(DispatchCost, TheBusiestRankIsWaitedForAndItsDomainLess) {
+  const double slow_nic = 1e8;
+  DispatchShape shape = deepseek(16, 8);
+  const profiles::ExchangeParams exchange;
+  const double even = exchange_cost(exchange, shape, slow_nic).time_s - exchange.base_s;
+  const double dispatched = dispatch_cost({}, shape, slow_nic, 24).time_s;
+  const DispatchCost before = exchange_cost(exchange, shape, slow_nic);
+  shape.busiest = 1.5;
+  const DispatchCost after = exchange_cost(exchange, shape, slow_nic);
+  EXPECT_NEAR((after.time_s - exchange.base_s) / even, 1.5, 1e-9);
+  EXPECT_EQ(after.sent_bytes, before.sent_bytes) << "a rank sends its own tokens";
+  EXPECT_NEAR(dispatch_cost({}, shape, slow_nic, 24).time_s / dispatched, 1 + 0.5 / std::sqrt(8.0),
+              1e-3)
+      << "kernels for experts bring tokens to a domain once";
+}
+
 TEST(DispatchCost, FewerSmsAreSlowerUntilTheLinkIsFull) {
   const profiles::DispatchParams params;
   double before = INFINITY;

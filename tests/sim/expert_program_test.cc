@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
@@ -31,6 +33,7 @@ class ExpertPrograms : public ::testing::Test {
     plan_.stack = "megatron-core";
     plan_.parallel.ep = 8;
     plan_.parallel.dispatcher = Dispatcher::kAllToAll;
+    plan_.parallel.expert_load = ExpertLoad{Routing::kBalanced, {}, {}};
   }
 
   static Model model(const std::string& name) {
@@ -66,8 +69,11 @@ TEST_F(ExpertPrograms, RowsOfAllExpertsAreThoseThatTheTokensChose) {
     EXPECT_EQ(s.local_experts, 128 / ep);
     EXPECT_EQ(s.all_rows(), 8.0 * 4096);  // each of e ranks sends as many as it gets
   }
-  profile_.stack.parallel.expert_imbalance = 1.5;
-  EXPECT_EQ(expert_shape(qwen_, plan_, profile_.stack).all_rows(), 1.5 * 8 * 4096);
+  std::vector<double> rows(128, 1.0);
+  rows[0] = 5;  // the first of 16 ranks has 12 of 132
+  plan_.parallel.expert_load =
+      ExpertLoad{Routing::kMeasured, "", std::make_shared<const ExpertLoad::Layers>(1, rows)};
+  EXPECT_NEAR(expert_shape(qwen_, plan_, profile_.stack).all_rows(), 192.0 / 132 * 8 * 4096, 8);
   plan_.parallel.expert_capacity = 1;  // what is beyond is dropped
   EXPECT_EQ(expert_shape(qwen_, plan_, profile_.stack).all_rows(), 8.0 * 4096);
 }
@@ -400,6 +406,7 @@ TEST_F(ExpertPrograms, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
   const Model dense = model("llama-3-8b");
   plan_.parallel.ep = 1;
   plan_.parallel.dispatcher.reset();
+  plan_.parallel.expert_load.reset();
   plan_.numerics.precision = Precision::kFp8;
   plan_.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
   const auto first_cast = [&] {
@@ -418,6 +425,7 @@ TEST_F(ExpertPrograms, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) 
   const Model dense = model("llama-3-8b");
   plan_.parallel.ep = 1;
   plan_.parallel.dispatcher.reset();
+  plan_.parallel.expert_load.reset();
   plan_.micro_batch = 2;
   plan_.parallel.cuda_graphs = CudaGraphs::kStep;
   const double bf16 = step_s(dense);

@@ -98,6 +98,14 @@ std::function<void(Plan&)> experts(Dispatcher dispatcher, bool mxfp8 = false) {
 std::vector<CapabilityCase> capability_cases() {
   const auto sinks = experts(Dispatcher::kAllToAll);
   const auto sinks_fp8 = experts(Dispatcher::kAllToAll, true);
+  const auto four_ranks = [=](Plan& plan) {
+    sinks(plan);
+    plan.parallel.ep = 4;
+  };
+  const auto unaided = [=](Plan& plan) {
+    sinks(plan);
+    plan.parallel.expert_load = ExpertLoad{Routing::kUnaided, {}, {}};
+  };
   const auto reduce_bf16 = [](Plan& plan) { plan.reduce_dtype = DType::kBf16; };
   const auto async = [](Plan& plan) { plan.parallel.tp_overlap = TensorOverlap::kAsync; };
   const auto two_sequences = [](Plan& plan) { plan.micro_batch = 2; };
@@ -151,6 +159,11 @@ std::vector<CapabilityCase> capability_cases() {
       {"moe.fused_grouped_gemms", "true", sinks_fp8, m, gb, "qwen3-30b-a3b"},
       {"moe.exchanges_weights", "false", sinks, m, h, mixtral},
       {"moe.hybridep_link_share", "0.5", experts(Dispatcher::kHybridEp), m, h, mixtral},
+      {"moe.multi_head_load_gini", "0.3", four_ranks, m, h, "qwen1.5-moe-a2.7b"},
+      {"moe.grouped_query_load_gini", "0.3", sinks, m, h, mixtral},
+      {"moe.latent_load_gini", "0.3", sinks, m, h, "deepseek-v2-lite"},
+      {"moe.bias_balanced_load_gini", "0.3", sinks, m, h, "deepseek-v3"},
+      {"moe.no_aux_loss_gini", "0.3", unaided, m, h, mixtral},
       {"moe.unfused_biases", "false", sinks, m, h, oss},
       {"moe.unfused_activation_forward_bytes", "900", sinks, m, h, oss},
       {"moe.unfused_activation_backward_bytes", "900", sinks, m, h, oss},

@@ -116,6 +116,7 @@ TEST(PublishedTrends, ExpertParallelismBeatsTensorParallelismForMixtral) {
   wide.seq_len = 4096;
   wide.parallel.ep = 8;
   wide.parallel.dispatcher = Dispatcher::kAllToAll;
+  wide.parallel.expert_load = ExpertLoad{Routing::kBalanced, {}, {}};
   Plan deep = wide;
   deep.parallel.tp = 2;
   deep.parallel.ep = 4;

@@ -8,6 +8,7 @@
 #include "cli/render/words/novelty.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
+#include "cli/render/words/routing.h"
 #include "cli/render/words/runs_here.h"
 #include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
@@ -105,6 +106,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
   document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
   add_model_parallel(prediction, document);
   document["host"] = host_json(prediction);
+  if (prediction.routing) document["routing"] = routing_json(inputs, prediction);
   return document;
 }
 
