@@ -402,7 +402,6 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   if (model_parallel) check_modelled(s.model, plan, s.profile);
   Prediction p;
   p.plan = plan;
-  p.even_routing = options.even_routing;
   const std::vector<StageOfStep> stages =
       s.scheduled ? s.run_schedule(p, options) : s.run_stages(p, options);
   if (p.memory.given_up) return p;

@@ -111,7 +111,6 @@ struct Prediction {
   /// The step if kernels of side streams went before the compute stream's among equal priorities
   /// (Engine); half of the spread is in the interval. 0 without PredictOptions::reserved.
   double other_tie_order_s = 0;
-  bool even_routing = false;  // as PredictOptions says
   std::optional<RoutingPrice> routing;  // sim/explain/routing_price.h
   std::vector<std::string>
       extrapolated;  // inputs outside what the parameters were fitted on, in words
@@ -125,7 +124,6 @@ struct PredictOptions {
   Bytes most_bytes = std::numeric_limits<Bytes>::max();
   /// Who runs it, where that is somebody whose runs are published: known cells have known errors.
   std::string source = {};
-  bool even_routing = false;  // the run forces loads of experts to be equal, as benchmarks do
   Timeline* timeline =
       nullptr;  // filled with spans and the memory curve; implies the full simulation
   /// With a timeline of a pipeline: filled with what its spans refer to, by stage.

@@ -51,7 +51,6 @@ struct LedgerRow {
   MemoryCounter counter = MemoryCounter::kNone;  // of peak_gib; kNone without one
   bool out_of_memory = false;                    // the run failed for want of memory
   // Of tables with parallel columns (profiles/ledger/ledger_parallel.h).
-  bool even_routing = false;  // loads of experts were forced to be equal
   std::string unsupported;    // why no plan can express the row; empty: one can
   std::string quality;        // A, B or C
   std::string version;        // of the software

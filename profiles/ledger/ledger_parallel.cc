@@ -150,7 +150,6 @@ void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
   if (p.virtual_stages == 1 && info_of(p.schedule()).takes_virtual_stages()) p.pp_schedule.reset();
   // Token-drop recipes pad every expert to its balanced rows.
   if (row.text("routing") == "token-drop") p.expert_capacity = 1;
-  out.even_routing = row.text("routing") == "balanced";
   p.cuda_graphs = read_graphs(row);
   out.software = row.text("version");  // unless a column of its own says more
   read_usual(row, out);

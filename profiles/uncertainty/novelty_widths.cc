@@ -147,7 +147,7 @@ AddedWidths NoveltyWidths::of(const RunKind& run) const {
   const double fastest = run.moe ? fastest_moe_layer_s : fastest_dense_layer_s;
   if (!run.graphs && run.layer_s > 0 && run.layer_s < fastest)
     at(widths, WidthAxis::kHost) = std::min(kMostOfHost, portable_log(fastest / run.layer_s));
-  if (!run.even_routing) at(widths, WidthAxis::kRouting) = kRealRouting;
+  if (!run.knows_loads) at(widths, WidthAxis::kRouting) = kRealRouting;
   return widths;
 }
 

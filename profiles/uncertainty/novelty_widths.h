@@ -30,7 +30,7 @@ struct RunKind {
   bool known_source = false;
   bool gpu_known = false;      // by a trace of the user's, or by runs of the same source
   bool gpu_estimated = false;  // rates of its products that nobody measured on it
-  bool even_routing = true;    // experts' loads are forced to be equal, or there are none
+  bool knows_loads = true;     // of experts: forced to be equal, measured, or there are none
   bool graphs = false;         // of the whole step: the host launches nothing
   std::string_view stack, gpu, architecture, precision;
   double seq_len = 0, hidden = 0;

@@ -65,18 +65,17 @@ void score_group(const std::vector<TimedLayout>& layouts, ChoiceGroup& group) {
 }
 
 /// Layouts that rows of one group tell apart by what is predicted of them: equal plans have equal
-/// predictions, and layouts that are predicted alike are one choice.
+/// predictions, and layouts that are predicted alike are one choice, which takes their mean.
 std::vector<TimedLayout> distinct(const std::vector<const ValidatedRow*>& rows) {
-  std::map<double, TimedLayout> by_prediction;
-  for (const ValidatedRow* row : rows) {
-    const double predicted = row->prediction.time.iteration_s;
-    const auto [at, fresh] = by_prediction.try_emplace(
-        predicted, TimedLayout{row->row.id, *row->row.iteration_s, predicted});
-    if (!fresh && *row->row.iteration_s < at->second.measured_s)
-      at->second = {row->row.id, *row->row.iteration_s, predicted};
-  }
+  std::map<double, std::vector<const ValidatedRow*>> by_prediction;
+  for (const ValidatedRow* row : rows)
+    by_prediction[row->prediction.time.iteration_s].push_back(row);
   std::vector<TimedLayout> layouts;
-  for (const auto& [predicted, layout] : by_prediction) layouts.push_back(layout);
+  for (const auto& [predicted, alike] : by_prediction) {
+    TimedLayout& layout = layouts.emplace_back(TimedLayout{alike.front()->row.id, 0, predicted});
+    for (const ValidatedRow* row : alike)
+      layout.measured_s += *row->row.iteration_s / static_cast<double>(alike.size());
+  }
   return layouts;
 }
 

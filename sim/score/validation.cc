@@ -67,7 +67,6 @@ ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profil
   try {
     PredictOptions options;
     options.source = row.source;
-    options.even_routing = row.even_routing;
     out.prediction = predict(row.model, profile, row.plan, options);
   } catch (const Error& error) {
     out.skipped = error.what();

@@ -34,6 +34,12 @@ bool is_measured_by_user(const profiles::Profile& profile) {
   return std::any_of(widths.begin(), widths.end(), [](double width) { return width > 0; });
 }
 
+/// Of experts.
+bool knows_loads(const Parallelism& p) {
+  return p.expert_load && (p.expert_load->routing == Routing::kBalanced ||
+                           p.expert_load->routing == Routing::kMeasured);
+}
+
 profiles::RunKind run_kind(const Prediction& prediction, const Model& model,
                            const profiles::Profile& profile, const std::string& source) {
   const Plan& plan = prediction.plan;
@@ -49,7 +55,7 @@ profiles::RunKind run_kind(const Prediction& prediction, const Model& model,
   run.known_source = published && prediction.extrapolated.empty();
   run.gpu_known = published || is_measured_by_user(profile);
   run.gpu_estimated = profile.cost.gemm.provenance.confidence == "estimate";
-  run.even_routing = !run.moe || prediction.even_routing || plan.parallel.expert_capacity;
+  run.knows_loads = !run.moe || plan.parallel.expert_capacity || knows_loads(plan.parallel);
   run.graphs = plan.parallel.cuda_graphs == CudaGraphs::kStep || profile.cluster.gpu.is_processor();
   run.stack = profile.stack.family;
   run.gpu = profile.cluster.gpu.id;

@@ -71,7 +71,7 @@ TEST(NoveltyWidths, ExpertsAreANoveltyOfTheFramework) {
   EXPECT_GT(width(run), balanced);
   run = known_run();
   run.moe = true;
-  run.even_routing = false;
+  run.knows_loads = false;
   const AddedWidths widths = novelty_widths().of(run);
   EXPECT_NEAR(at(widths, WidthAxis::kRouting), std::log(1.5) / 2, 1e-12);
 }
