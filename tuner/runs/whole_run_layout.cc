@@ -60,6 +60,10 @@ void hold_layout(const WholeRun& run, const Stack& stack, Request& request) {
   }
   if (says("zero-bubble")) parallel.pp_schedule = PipelineKind::kZb1p;
   if (says("deepep")) parallel.dispatcher = Dispatcher::kDeepEp;
+  // No device takes more than its share (DeepSeek-V2, arXiv 2405.04434 2.2.3), or its operator says
+  // that loads were even all along (DeepSeek-V3, arXiv 2412.19437 2.1.2).
+  if (says("token dropping") || says("balanced loads"))
+    parallel.expert_load = ExpertLoad{Routing::kBalanced, {}, {}};
   if (lower_case(run.recompute).find("mla up-projection") != std::string::npos) {
     request.recompute = Recomputation{Recompute::kPieces, kPieceNorm | kPieceMlaUpProjection};
   }

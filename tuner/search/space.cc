@@ -70,7 +70,8 @@ class Writer {
   /// Whether ranks may share more than data.
   bool shares_replicas() const {
     const Stack& stack = profile_.stack;
-    if (stack.parallel.megatron || model_.is_moe() || asks_for_model_parallel(request_)) return true;
+    if (stack.parallel.megatron || model_.is_moe() || asks_for_model_parallel(request_))
+      return true;
     return stack.parallel.supported && request_.gpus > 1 &&
            profile_.cluster.devices_per_node == 0 && !asks_for_data_parallel(request_);
   }
@@ -128,9 +129,16 @@ class Writer {
     return result;
   }
 
+  bool loads_are_even() const {
+    const auto& load = given_.expert_load;
+    return request_.parallel.expert_capacity || (load && load->routing == Routing::kBalanced);
+  }
+
   std::vector<std::int64_t> expert_tensor_ranks(std::int64_t tp, std::int64_t ranks) const {
     if (given_.etp) return {*given_.etp};
-    if (!model_.is_moe() || tp == 1 || ranks % tp != 0 || request_.coarse) return {1};
+    if (!model_.is_moe() || tp == 1 || ranks % tp != 0) return {1};
+    // Ranks that divide every expert have equal loads whatever the router does.
+    if (request_.coarse && loads_are_even()) return {1};
     return {1, tp};
   }
 
