@@ -51,10 +51,10 @@ struct LedgerRow {
   MemoryCounter counter = MemoryCounter::kNone;  // of peak_gib; kNone without one
   bool out_of_memory = false;                    // the run failed for want of memory
   // Of tables with parallel columns (profiles/ledger/ledger_parallel.h).
-  std::string unsupported;    // why no plan can express the row; empty: one can
-  std::string quality;        // A, B or C
-  std::string version;        // of the software
-  std::string stack_called;   // the software's name where another stack stands for it
+  std::string unsupported;   // why no plan can express the row; empty: one can
+  std::string quality;       // A, B or C
+  std::string version;       // of the software
+  std::string stack_called;  // the software's name where another stack stands for it
   // What the source's software did; none: as its stack usually does.
   std::optional<bool> logits_kept, no_sync, kv_cache;
   std::string software;  // its preset, in words

@@ -32,8 +32,8 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
   const StrategyInfo& strategy = info_of(plan.strategy);
   // Megatron's own around layers of other frameworks, where these are model-parallel, too.
   const bool megatron = stack.parallel.megatron || (strategy.software == Software::kMegatron &&
-                                                  stack.memory != MemoryManager::kStatic &&
-                                                  !beyond_data_parallel(plan).empty());
+                                                    stack.memory != MemoryManager::kStatic &&
+                                                    !beyond_data_parallel(plan).empty());
   if (!megatron && !has_schedule(plan.strategy, stack)) {
     throw Error(
         fmt::format("strategy is {}, which the framework {} does not run, expected another "
