@@ -21,7 +21,7 @@ class MegatronKeys {
   }
   std::optional<std::string> take(SettingBox& box) const {
     for (const std::string& key : all_) {
-      if (const auto value = box.take({key})) return value;
+      if (auto value = box.take({key})) return value;
     }
     return std::nullopt;
   }
