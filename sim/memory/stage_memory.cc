@@ -175,11 +175,7 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& ca
 }
 
 Bytes StageMemory::held_bytes(const Plan& asked, const std::vector<ChunkContent>& parts) {
-  Plan plan = asked;
-  plan.recompute = Recompute::kNone;
-  plan.pieces = 0;
-  plan.ckpt_layers = 0;
-  plan.ckpt_stride = 1;
+  Plan plan = without_recomputation(asked);
   if (!held_ || held_->plan != plan) {
     const Bytes bytes = fullest_held_bytes(asked, parts);
     held_ = {std::move(plan), bytes};

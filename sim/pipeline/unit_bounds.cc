@@ -162,10 +162,7 @@ UnitBounds::Units UnitBounds::units(const Plan& plan) {
                 each ? layout.members_in_domain(CommGroup::kShard) : 0,
                 each ? layout.group(CommGroup::kExpertData).size : 0}};
   };
-  Plan plain = plan;
-  plain.recompute = Recompute::kNone;
-  plain.pieces = 0;
-  plain.ckpt_layers = 0;
+  const Plan plain = without_recomputation(plan);
   const auto [of_plain, is_new] = plain_.try_emplace(key_of(plain));
   if (is_new) time_plain(plain, layout, of_plain->second);
   Units units = of_plain->second;

@@ -286,15 +286,19 @@ void LayerPrograms::add_recomputed(const LayerPrograms* alone, const Model& mode
                             : std::make_unique<LayerPrograms>(model, waits, stack, gpu);
 }
 
+Plan without_recomputation(Plan plan) {
+  plan.recompute = Recompute::kNone;
+  plan.pieces = 0;
+  plan.ckpt_layers = 0;
+  plan.ckpt_stride = 1;
+  return plan;
+}
+
 std::optional<Plan> nothing_recomputed(const Plan& plan, const Stack& stack) {
   const bool other_norms = stack.parallel.checkpointed_norm_forward_bytes > 0 ||
                            stack.parallel.checkpointed_norm_backward_bytes > 0;
   if (other_norms && plan.recompute == Recompute::kFull) return std::nullopt;
-  Plan plain = plan;
-  plain.recompute = Recompute::kNone;
-  plain.pieces = 0;
-  plain.ckpt_layers = 0;
-  return plain;
+  return without_recomputation(plan);
 }
 
 }  // namespace shardwright::sim

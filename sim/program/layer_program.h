@@ -104,6 +104,8 @@ class LayerPrograms {
   std::unique_ptr<LayerPrograms> alone_;
 };
 
+/// The same plan, which recomputes nothing.
+Plan without_recomputation(Plan plan);
 /// The plan that recomputes nothing, all of whose units the plan has too; nothing where the
 /// framework runs other units beside those that it recomputes.
 std::optional<Plan> nothing_recomputed(const Plan& plan, const Stack& stack);
