@@ -20,6 +20,7 @@
 
 #include "exec/array.h"
 #include "exec/device.h"
+#include "sim/core/rank_group.h"
 
 namespace shardwright::exec {
 
@@ -75,14 +76,33 @@ class Communicator {
   virtual void leave() noexcept = 0;
 };
 
-/// The groups a rank belongs to. Ranks of a shard group follow one another: rank r of the world is
-/// rank r % shard->size() of its shard group and rank r / shard->size() of its replicate group.
-/// They are left in the order world, shard, replicate, also where they are only destroyed: a rank
-/// that leaves waits for the others, so all must leave in one order.
+/// The groups a rank belongs to, by the mesh of the plan (sim/core/rank_mesh.h). All ranks leave
+/// them in one order, also where they are only destroyed, because a rank that leaves waits for the
+/// others: as leave() does, the last member first.
 struct RankGroups {
+  std::unique_ptr<Communicator> tensor;     // parts of the same layers; null where there is one
   std::unique_ptr<Communicator> replicate;  // equal shards of different shard groups
   std::unique_ptr<Communicator> shard;      // parameters and gradients
   std::unique_ptr<Communicator> world;      // numbers exchanged once a step, on the compute stream
+
+  std::unique_ptr<Communicator>& of(CommGroup kind) {
+    switch (kind) {
+      case CommGroup::kTensor:
+        return tensor;
+      case CommGroup::kReplicate:
+        return replicate;
+      case CommGroup::kShard:
+        return shard;
+      default:
+        return world;
+    }
+  }
+  void leave() const noexcept {
+    world->leave();
+    shard->leave();
+    replicate->leave();
+    if (tensor) tensor->leave();
+  }
 };
 
 }  // namespace shardwright::exec

@@ -154,9 +154,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
 
 Executor::~Executor() {
   device_.drain();
-  groups_.world->leave();
-  groups_.shard->leave();
-  groups_.replicate->leave();
+  groups_.leave();
 }
 
 StepResult Executor::step(Batch batch, const StepOptions& options) {

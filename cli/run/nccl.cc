@@ -38,7 +38,7 @@ RunOutcome run_one(const RunOptions& options, const Schedule& schedule, RankDevi
   nccl.most_ctas = options.collective_sms;
   exec::NcclWorld world(bootstrap, nccl);
   exec::RankGroups groups =
-      world.groups(static_cast<int>(schedule.shard_ranks()), *device,
+      world.groups(RankMesh(options.plan, schedule.shard_ranks()), *device,
                    [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
   return body(*device, std::move(groups), bootstrap.rank(), observer);
 }

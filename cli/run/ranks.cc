@@ -30,7 +30,7 @@ RunOutcome run_local(const RunOptions& options, const Schedule& schedule,
                      exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
-  exec::LocalWorld world(ranks, static_cast<int>(schedule.shard_ranks()));
+  exec::LocalWorld world(RankMesh(options.plan, schedule.shard_ranks()));
   RunOutcome outcome;
   try {
     world.run([&](int rank) {
@@ -59,7 +59,7 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
     }
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
     const std::unique_ptr<exec::Device> device = devices->make(world.rank());
-    outcome = body(*device, world.groups(static_cast<int>(schedule.shard_ranks()), *device),
+    outcome = body(*device, world.groups(RankMesh(options.plan, schedule.shard_ranks()), *device),
                    world.rank(), world.rank() == 0 ? &observer : nullptr);
   });
   return outcome;

@@ -10,11 +10,13 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
+#include <utility>
 
 #include "exec/communicator.h"
+#include "sim/core/rank_mesh.h"
 
 namespace shardwright::exec {
 
@@ -22,13 +24,14 @@ class LocalGroup;
 
 class LocalWorld {
  public:
-  /// Throws Error when `shard_ranks` does not divide `ranks`.
+  explicit LocalWorld(const RankMesh& mesh);
+  /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide `ranks`.
   LocalWorld(int ranks, int shard_ranks);
   ~LocalWorld();
   LocalWorld(const LocalWorld&) = delete;
   LocalWorld& operator=(const LocalWorld&) = delete;
 
-  int ranks() const { return ranks_; }
+  int ranks() const { return static_cast<int>(mesh_.ranks); }
   /// The communicators of one rank, called by its thread. Throws Aborted when a rank has failed.
   RankGroups groups(int rank, Device& device);
 
@@ -44,14 +47,14 @@ class LocalWorld {
   friend class LocalGroup;
   void keep_error(int rank, std::exception_ptr error) noexcept;
 
-  int ranks_;
-  int shard_ranks_;
+  RankMesh mesh_;
   std::mutex mutex_;  // of all rendezvous of the world
   std::condition_variable changed_;
   bool aborted_ = false;
   int failed_rank_ = -1;
   std::exception_ptr error_;
-  std::vector<std::unique_ptr<LocalGroup>> groups_;  // world, shard groups, replicate groups
+  std::map<std::pair<CommGroup, std::int64_t>, std::unique_ptr<LocalGroup>>
+      groups_;  // by first rank
 };
 
 }  // namespace shardwright::exec

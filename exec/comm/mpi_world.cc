@@ -9,6 +9,7 @@
 #include "exec/comm/mpi_communicator.h"
 #include "exec/comm/mpi_handshake.h"
 #include "exec/comm/one_line.h"
+#include "exec/comm/rank_groups.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {
@@ -36,19 +37,15 @@ MpiWorld::~MpiWorld() {
   MPI_Finalize();
 }
 
+RankGroups MpiWorld::groups(const RankMesh& mesh, Device& device) {
+  return make_groups(mesh, rank_, [&](CommGroup, const std::vector<std::int64_t>& members, int) {
+    return make_mpi_communicator(static_cast<int>(members.front()), serialized_, device,
+                                 *handshake_);
+  });
+}
+
 RankGroups MpiWorld::groups(int shard_ranks, Device& device) {
-  if (shard_ranks < 1 || ranks_ % shard_ranks != 0) {
-    throw Error(fmt::format("the shard group has {} ranks, expected a divisor of the {} ranks",
-                            shard_ranks, ranks_));
-  }
-  const auto make = [&](int color) {
-    return make_mpi_communicator(color, serialized_, device, *handshake_);
-  };
-  RankGroups groups;
-  groups.world = make(0);
-  groups.shard = make(rank_ / shard_ranks);
-  groups.replicate = make(rank_ % shard_ranks);
-  return groups;
+  return groups(data_parallel_mesh(ranks_, shard_ranks), device);
 }
 
 void MpiWorld::run(const std::function<void()>& body) {

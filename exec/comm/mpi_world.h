@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "exec/communicator.h"
+#include "sim/core/rank_mesh.h"
 
 namespace shardwright::exec {
 
@@ -32,8 +33,9 @@ class MpiWorld {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  /// The communicators of this rank; all ranks call it together. Throws Error when `shard_ranks`
-  /// does not divide the number of ranks.
+  /// The communicators of this rank; all ranks call it together.
+  RankGroups groups(const RankMesh& mesh, Device& device);
+  /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
   RankGroups groups(int shard_ranks, Device& device);
 
   /// Calls body(); an exception is printed and ends the whole job with the exit code it deserves.

@@ -6,16 +6,25 @@
 #include <chrono>
 #include <cstring>
 
+#include "exec/comm/rank_groups.h"
 #include "exec/nccl/nccl_error.h"
-#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {
 
-// Channels of the rendezvous: the world's, then one for each shard and replicate group.
 constexpr std::uint32_t kWorldChannel = 0;
-constexpr std::uint32_t kFirstShardChannel = 1u << 8;
-constexpr std::uint32_t kFirstReplicateChannel = 1u << 28;
+
+const char* word_of(CommGroup kind) {
+  return kind == CommGroup::kShard       ? "shard"
+         : kind == CommGroup::kReplicate ? "replicate"
+                                         : "tensor";
+}
+
+/// Of the rendezvous: one for each group.
+std::uint32_t channel_of(CommGroup kind, std::int64_t first_rank) {
+  if (kind == CommGroup::kWorld) return kWorldChannel;
+  return (1 + static_cast<std::uint32_t>(kind)) << 24 | static_cast<std::uint32_t>(first_rank);
+}
 
 }  // namespace
 
@@ -41,41 +50,31 @@ NcclWorld::~NcclWorld() {
   watcher_.join();
 }
 
-RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
-  const int ranks = bootstrap_.ranks();
-  if (shard_ranks < 1 || ranks % shard_ranks != 0) {
-    throw Error(fmt::format("the shard group has {} ranks, expected a divisor of the {} ranks",
-                            shard_ranks, ranks));
-  }
+RankGroups NcclWorld::groups(const RankMesh& mesh, Device& device, const NativeStreams& streams) {
   const int rank = bootstrap_.rank();
-  const int shard = rank / shard_ranks;
-  const int place = rank % shard_ranks;
-  // A group of all ranks is the world: one set of buffers and connections serves both.
   const std::shared_ptr<NcclGroup> world = groups_.front();
-  const auto part = [&](int size, int color, const char* name) {
-    return size == ranks ? world : std::make_shared<NcclGroup>(*world, color, rank, name);
-  };
-  const std::shared_ptr<NcclGroup> shard_group = part(shard_ranks, shard, "shard");
-  const std::shared_ptr<NcclGroup> replicate_group = part(ranks / shard_ranks, place, "replicate");
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& group : {shard_group, replicate_group}) {
-      if (group != world) groups_.push_back(group);
-    }
-  }
+  RankGroups groups = make_groups(
+      mesh, rank, [&](CommGroup kind, const std::vector<std::int64_t>& members, int place) {
+        const auto size = static_cast<int>(members.size());
+        const auto first = static_cast<int>(members.front());
+        // A group of all ranks is the world: one set of buffers and connections serves both.
+        std::shared_ptr<NcclGroup> group = world;
+        if (size != bootstrap_.ranks()) {
+          group = std::make_shared<NcclGroup>(*world, first, rank, word_of(kind));
+          const std::lock_guard lock(mutex_);
+          groups_.push_back(group);
+        }
+        return std::make_unique<NcclCommunicator>(
+            group, bootstrap_, BootstrapGroup{channel_of(kind, first), place, size}, device,
+            streams);
+      });
   // What failed before the watcher knew of these groups.
   if (bootstrap_.failure()) throw Aborted();
-  const auto make = [&](const std::shared_ptr<NcclGroup>& group, const BootstrapGroup& seat) {
-    return std::make_unique<NcclCommunicator>(group, bootstrap_, seat, device, streams);
-  };
-  RankGroups groups;
-  groups.world = make(groups_.front(), {kWorldChannel, rank, ranks});
-  groups.shard = make(shard_group,
-                      {kFirstShardChannel + static_cast<std::uint32_t>(shard), place, shard_ranks});
-  groups.replicate = make(
-      replicate_group,
-      {kFirstReplicateChannel + static_cast<std::uint32_t>(place), shard, ranks / shard_ranks});
   return groups;
+}
+
+RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
+  return groups(data_parallel_mesh(bootstrap_.ranks(), shard_ranks), device, streams);
 }
 
 std::string NcclWorld::version() {

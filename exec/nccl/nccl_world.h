@@ -18,6 +18,7 @@
 #include "exec/comm/bootstrap.h"
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_communicator.h"
+#include "sim/core/rank_mesh.h"
 
 namespace shardwright::exec {
 
@@ -29,8 +30,9 @@ class NcclWorld {
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
 
-  /// The communicators of this rank, once; all ranks call it together. Throws Error when
-  /// `shard_ranks` does not divide the number of ranks.
+  /// The communicators of this rank, once; all ranks call it together.
+  RankGroups groups(const RankMesh& mesh, Device& device, const NativeStreams& streams);
+  /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
   RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
 
   /// "NCCL 2.28.9"
