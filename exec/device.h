@@ -95,6 +95,16 @@ struct UpdateSegment {
   bool decays = false;
 };
 
+/// The order in which `fold` adds.
+enum class SumOrder : std::uint8_t {
+  /// A chain in fp32, rounded once.
+  kRanks,
+  /// ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)): every sum but the last is rounded to the type of
+  /// the inputs, so that neighbours may be folded elsewhere before and the bits stay. Takes a power
+  /// of two of inputs.
+  kTree
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -137,10 +147,10 @@ class Device {
   // Elementwise operations on arrays of equal size.
   virtual void cast(StreamId stream, Array from, Array to) = 0;
   virtual void accumulate(StreamId stream, Array in, Array sum) = 0;
-  /// out = (adds ? out : 0) + inputs[0] + inputs[1] + ... in this order and in fp32. `out` may be
-  /// one of the inputs when it does not add.
+  /// out = (adds ? out : 0) + the sum of the inputs; kRanks begins with `out`, kTree ends with it.
+  /// `out` may be one of the inputs when it does not add.
   virtual void fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
-                    Array out, bool adds) = 0;
+                    Array out, bool adds, SumOrder order) = 0;
 
   // Embedding.
   /// out = scale * table[tokens], or that added to `out`.

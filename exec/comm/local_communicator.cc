@@ -59,7 +59,7 @@ void LocalCommunicator::fold(StreamId stream, DType dtype, std::int64_t first, A
     wait_for(stream, r);
     inputs.push_back(advance(group_.data(r), dtype, first));
   }
-  if (out.size > 0) device_.fold(stream, inputs, dtype, out, adds);
+  if (out.size > 0) device_.fold(stream, inputs, dtype, out, adds, SumOrder::kRanks);
 }
 
 void LocalCommunicator::all_gather(StreamId stream, Array mine, Array whole) {

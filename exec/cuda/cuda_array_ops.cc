@@ -60,10 +60,11 @@ void CudaDevice::accumulate(StreamId stream, Array in, Array sum) {
 }
 
 void CudaDevice::fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
-                      Array out, bool adds) {
+                      Array out, bool adds, SumOrder order) {
   enqueue([&] {
     with_types({input_dtype, out.dtype}, [&]<class In, class Out>() {
-      kc::fold<In, Out>(this->stream(stream), inputs, pointer<Out>(out.data), adds, out.size);
+      const auto fold = order == SumOrder::kTree ? kc::fold_tree<In, Out> : kc::fold<In, Out>;
+      fold(this->stream(stream), inputs, pointer<Out>(out.data), adds, out.size);
     });
   });
 }

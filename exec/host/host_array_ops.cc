@@ -84,9 +84,13 @@ void HostDevice::accumulate(StreamId stream, Array in, Array sum) {
 }
 
 void HostDevice::fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
-                      Array out, bool adds) {
+                      Array out, bool adds, SumOrder order) {
   enqueue(stream, [=, this, list = std::vector<const void*>(inputs.begin(), inputs.end())] {
     with_types({input_dtype, out.dtype}, [&]<class In, class Out>() {
+      if (order == SumOrder::kTree) {
+        host::fold_tree<In, Out>(parallel_, list, span_of<Out>(out), adds);
+        return;
+      }
       parallel_.for_ranges(
           out.size, kGrain, [&](std::int64_t begin, std::int64_t end, host::Scratch& scratch) {
             fold_range<In, Out>(parallel_.kernels(), list, static_cast<Out*>(out.data), adds, begin,

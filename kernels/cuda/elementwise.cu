@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <string>
 
 #include "kernels/cuda/elementwise.h"
@@ -36,11 +37,17 @@ struct Accumulate {
 };
 
 template <class In, class Out>
-struct Fold {
+struct FoldArguments {
   const In* inputs[kMaxFoldInputs];
   int input_count;
   bool adds;
   Out* out;
+};
+
+template <class In, class Out>
+struct Fold : FoldArguments<In, Out> {
+  using FoldArguments<In, Out>::inputs, FoldArguments<In, Out>::input_count,
+      FoldArguments<In, Out>::adds, FoldArguments<In, Out>::out;
   template <int N>
   __device__ void at(std::int64_t i) const {
     float s[N], v[N];
@@ -52,6 +59,60 @@ struct Fold {
     }
     for (; next < input_count; ++next) {
       load(inputs[next] + i, v);
+#pragma unroll
+      for (int j = 0; j < N; ++j) s[j] += v[j];
+    }
+    store(out + i, s);
+  }
+};
+
+/// a += b, rounded to T where that is not the last sum.
+template <class T, int N>
+__device__ __forceinline__ void add_node(float (&a)[N], const float (&b)[N], bool last) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    a[j] += b[j];
+    if constexpr (!std::is_same_v<T, float>) {
+      if (!last) a[j] = __uint_as_float(std::uint32_t{rounded<T>(a[j]).bits} << 16);
+    }
+  }
+}
+
+/// Of at most 2^kLevels inputs.
+template <class In, class Out, int kLevels>
+struct FoldTree : FoldArguments<In, Out> {
+  using FoldArguments<In, Out>::inputs, FoldArguments<In, Out>::input_count,
+      FoldArguments<In, Out>::adds, FoldArguments<In, Out>::out;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    // As one counts in binary: waiting[l] is a finished subtree of 2^l inputs to the left. Loops
+    // over levels are unrolled, so it stays in registers.
+    float waiting[kLevels][N] = {}, s[N], v[N];
+    load(inputs[0] + i, s);
+#pragma unroll 1
+    for (int next = 1; next < input_count; next += 2) {
+      if (next > 1) load(inputs[next - 1] + i, s);
+      load(inputs[next] + i, v);
+      add_node<In>(s, v, input_count == 2);
+      bool done = false;
+#pragma unroll
+      for (int level = 1; level < kLevels; ++level) {
+        if (done) continue;
+        if ((next >> level) % 2 == 1) {
+#pragma unroll
+          for (int j = 0; j < N; ++j) v[j] = s[j];
+#pragma unroll
+          for (int j = 0; j < N; ++j) s[j] = waiting[level][j];
+          add_node<In>(s, v, input_count == 2 << level);
+        } else {
+#pragma unroll
+          for (int j = 0; j < N; ++j) waiting[level][j] = s[j];
+          done = true;
+        }
+      }
+    }
+    if (adds) {
+      load(out + i, v);
 #pragma unroll
       for (int j = 0; j < N; ++j) s[j] += v[j];
     }
@@ -95,6 +156,29 @@ void copy_words(cudaStream_t stream, const void* from, std::int64_t from_stride,
          from_stride, static_cast<char*>(to), to_stride, rows, words);
 }
 
+template <class Operation, class In, class Out>
+void launch_fold(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bool adds,
+                 std::int64_t count) {
+  constexpr int kN = kWidth<In, Out>;
+  Operation operation{};
+  operation.input_count = static_cast<int>(inputs.size());
+  operation.adds = adds;
+  operation.out = out;
+  int head = aligned_from<kN>(out);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operation.inputs[i] = static_cast<const In*>(inputs[i]);
+    if (aligned_from<kN>(operation.inputs[i]) != head) head = -1;
+  }
+  launch_elementwise<kN>(stream, operation, head, count);
+}
+
+void check_inputs(std::size_t count, bool accepted, const char* expected) {
+  if (accepted && count <= kMaxFoldInputs) return;
+  throw Error("a sum of " + std::to_string(count) + " arrays on CUDA, expected " + expected +
+                  std::to_string(kMaxFoldInputs),
+              ExitCode::kFailed);
+}
+
 }  // namespace
 
 template <class From, class To>
@@ -112,22 +196,21 @@ void accumulate(cudaStream_t stream, const In* in, Sum* sum, std::int64_t count)
 template <class In, class Out>
 void fold(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bool adds,
           std::int64_t count) {
-  if (inputs.empty() || inputs.size() > kMaxFoldInputs) {
-    throw Error("a sum of " + std::to_string(inputs.size()) + " arrays on CUDA, expected 1 to " +
-                    std::to_string(kMaxFoldInputs),
-                ExitCode::kFailed);
+  check_inputs(inputs.size(), !inputs.empty(), "1 to ");
+  launch_fold<Fold<In, Out>, In>(stream, inputs, out, adds, count);
+}
+
+template <class In, class Out>
+void fold_tree(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bool adds,
+               std::int64_t count) {
+  check_inputs(inputs.size(), std::has_single_bit(inputs.size()), "a power of two up to ");
+  // What waits of a high tree takes many registers, and most trees are low.
+  if (inputs.size() <= 8) {
+    launch_fold<FoldTree<In, Out, 3>, In>(stream, inputs, out, adds, count);
+  } else {
+    constexpr int kMostLevels = std::countr_zero(kMaxFoldInputs);
+    launch_fold<FoldTree<In, Out, kMostLevels>, In>(stream, inputs, out, adds, count);
   }
-  constexpr int kN = kWidth<In, Out>;
-  Fold<In, Out> operation{};
-  operation.input_count = static_cast<int>(inputs.size());
-  operation.adds = adds;
-  operation.out = out;
-  int head = aligned_from<kN>(out);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    operation.inputs[i] = static_cast<const In*>(inputs[i]);
-    if (aligned_from<kN>(operation.inputs[i]) != head) head = -1;
-  }
-  launch_elementwise<kN>(stream, operation, head, count);
 }
 
 template <class T>
@@ -147,10 +230,11 @@ void copy_rows(cudaStream_t stream, const void* from, std::int64_t from_stride_b
   copy(stream, from, from_stride_bytes, to, to_stride_bytes, rows, row_bytes);
 }
 
-#define SHARDWRIGHT_INSTANTIATE(A, B)                                       \
-  template void cast<A, B>(cudaStream_t, const A*, B*, std::int64_t);       \
-  template void accumulate<A, B>(cudaStream_t, const A*, B*, std::int64_t); \
-  template void fold<A, B>(cudaStream_t, std::span<const void* const>, B*, bool, std::int64_t);
+#define SHARDWRIGHT_INSTANTIATE(A, B)                                                           \
+  template void cast<A, B>(cudaStream_t, const A*, B*, std::int64_t);                           \
+  template void accumulate<A, B>(cudaStream_t, const A*, B*, std::int64_t);                     \
+  template void fold<A, B>(cudaStream_t, std::span<const void* const>, B*, bool, std::int64_t); \
+  template void fold_tree<A, B>(cudaStream_t, std::span<const void* const>, B*, bool, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

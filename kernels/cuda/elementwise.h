@@ -32,6 +32,13 @@ template <class In, class Out>
 void fold(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bool adds,
           std::int64_t count);
 
+/// The same of a power of two of inputs as a binary tree over neighbours: ((0 + 1) + (2 + 3)) + ...
+/// Every sum but the last is rounded to `In`, so a subtree that was folded before gives the same
+/// bits; what is there is added last. Throws Error for another number of inputs.
+template <class In, class Out>
+void fold_tree(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bool adds,
+               std::int64_t count);
+
 /// Fills with signalling NaNs.
 template <class T>
 void poison(cudaStream_t stream, T* data, std::int64_t count);

@@ -20,6 +20,14 @@ void cast(Parallel& parallel, std::span<const From> in, std::span<To> out);
 template <class In, class Sum>
 void accumulate(Parallel& parallel, std::span<const In> in, std::span<Sum> sum);
 
+/// out = (adds ? out : 0) + the sum of inputs of out's size, a power of two of them, as a binary
+/// tree over neighbours: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). Sums are fp32; every one but
+/// the last is rounded to `In`, so a subtree that was folded before gives the same bits. `out` may
+/// be one of the inputs when it does not add.
+template <class In, class Out>
+void fold_tree(Parallel& parallel, std::span<const void* const> inputs, std::span<Out> out,
+               bool adds);
+
 /// The exact sum of squares; its square root over all shards is the gradient norm.
 template <class T>
 ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x);

@@ -137,6 +137,13 @@ void fold_of_four(benchmark::State& state) {
   measure(state, 20 * kElements,
           [&](cudaStream_t stream) { fold<float, float>(stream, inputs, out, false, kElements); });
 }
+void tree_of_four(benchmark::State& state) {
+  const Buffer<BFloat16> a(kElements), b(kElements), c(kElements), d(kElements), out(kElements);
+  const void* inputs[] = {a, b, c, d};
+  measure(state, 10 * kElements, [&](cudaStream_t stream) {
+    fold_tree<BFloat16, BFloat16>(stream, inputs, out, false, kElements);
+  });
+}
 void squares(benchmark::State& state) {
   const Buffer<float> x(kElements);
   const Buffer<std::int64_t> words(std::vector<std::int64_t>(21));
@@ -245,6 +252,7 @@ BENCHMARK(copy_by_kernel)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(cast_to_bf16)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(accumulate_bf16)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(fold_of_four)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(tree_of_four)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(squares)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_fp32_moments)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_bf16_moments)->UseManualTime()->Unit(benchmark::kMicrosecond);

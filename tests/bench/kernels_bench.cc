@@ -235,6 +235,24 @@ void parameter_counts(benchmark::internal::Benchmark* bench) {
 BENCHMARK(adamw_bench<float>)->Apply(parameter_counts);
 BENCHMARK(adamw_bench<BFloat16>)->Apply(parameter_counts);
 
+/// Partial sums of a product from four ranks.
+template <class T>
+void fold_tree_bench(benchmark::State& state) {
+  const std::int64_t size = state.range(0);
+  Parallel parallel(static_cast<int>(state.range(1)));
+  std::vector<std::vector<T>> partial(4, random_values<T>(size, 1));
+  std::vector<const void*> inputs;
+  for (const std::vector<T>& one : partial) inputs.push_back(one.data());
+  std::vector<T> sum(partial[0].size());
+  for (auto _ : state) {
+    fold_tree<T, T>(parallel, inputs, std::span(sum), false);
+    benchmark::DoNotOptimize(sum.data());
+  }
+  set_bytes(state, static_cast<double>(size) * 5 * sizeof(T));
+}
+BENCHMARK(fold_tree_bench<float>)->Apply(parameter_counts);
+BENCHMARK(fold_tree_bench<BFloat16>)->Apply(parameter_counts);
+
 void gradient_norm_bench(benchmark::State& state) {
   const auto gradient = random_values<float>(state.range(0), 1);
   Parallel parallel(static_cast<int>(state.range(1)));

@@ -2,12 +2,14 @@
 #include "kernels/host/elementwise.h"
 
 #include "tests/kernels/support.h"
+#include "tests/oracle/fold_tree.h"
 
 namespace shardwright::kernels::host {
 namespace {
 
 using testing::on_every_isa;
 using testing::Outputs;
+using testing::poisoned;
 using testing::random_data;
 
 constexpr std::int64_t kSizes[] = {1, 7, 16, 33, 1000, 70001};
@@ -76,6 +78,110 @@ TYPED_TEST(ElementwiseTyped, SumsAreSingleRoundings) {
           }
         });
   }
+}
+
+template <class T>
+std::vector<std::vector<T>> leaves_of(std::size_t count, std::int64_t size) {
+  std::vector<std::vector<T>> leaves;
+  for (std::size_t i = 0; i < count; ++i) leaves.push_back(random_data<T>(50 + i, size).typed);
+  return leaves;
+}
+template <class T>
+std::vector<const void*> pointers_to(const std::vector<std::vector<T>>& arrays) {
+  std::vector<const void*> pointers;
+  for (const std::vector<T>& array : arrays) pointers.push_back(array.data());
+  return pointers;
+}
+
+template <class In, class Out>
+void check_fold_tree(std::size_t leaf_count, std::int64_t size) {
+  const auto leaves = leaves_of<In>(leaf_count, size);
+  const auto pointers = pointers_to(leaves);
+  const std::vector<Out> before = random_data<Out>(9, size).typed;
+  on_every_isa(
+      [&](Parallel& parallel) {
+        std::vector<Out> sum = poisoned<Out>(size), added = before;
+        fold_tree<In, Out>(parallel, pointers, sum, false);
+        fold_tree<In, Out>(parallel, pointers, added, true);
+        return Outputs(sum, added);
+      },
+      [&](const auto& result, const std::string& isa) {
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          const float root = reference::fold_tree(leaves, 0, leaf_count, i);
+          ASSERT_EQ(result.template get<0>()[i], from_float<Out>(root)) << isa;
+          ASSERT_EQ(result.template get<1>()[i], from_float<Out>(to_float(before[i]) + root))
+              << isa;
+        }
+      });
+}
+
+TYPED_TEST(ElementwiseTyped, ATreeIsTheOracles) {
+  for (const std::size_t leaves : {1, 2, 4, 8, 256}) {
+    check_fold_tree<TypeParam, float>(leaves, 33);
+    check_fold_tree<TypeParam, BFloat16>(leaves, 33);
+  }
+  check_fold_tree<TypeParam, TypeParam>(8, 70001);
+}
+
+/// Folds groups of neighbours, as many as a level says, until one array is left.
+template <class T>
+std::vector<T> folded_by_levels(Parallel& parallel, std::vector<std::vector<T>> arrays,
+                                const std::vector<std::size_t>& levels) {
+  for (const std::size_t group : levels) {
+    const auto pointers = pointers_to(arrays);
+    std::vector<std::vector<T>> sums;
+    for (std::size_t first = 0; first < arrays.size(); first += group) {
+      sums.emplace_back(arrays[0].size());
+      fold_tree<T, T>(parallel, std::span(pointers).subspan(first, group), std::span(sums.back()),
+                      false);
+    }
+    arrays = std::move(sums);
+  }
+  return arrays.at(0);
+}
+
+// Every way in which 8 leaves may lie on ranks, on nodes of ranks and so on.
+TYPED_TEST(ElementwiseTyped, NestedTreesAreTheFlatOne) {
+  using T = TypeParam;
+  const auto leaves = leaves_of<T>(8, 1001);
+  Parallel parallel(1);
+  const auto flat = folded_by_levels(parallel, leaves, {8});
+  for (const std::vector<std::size_t>& levels :
+       {std::vector<std::size_t>{2, 4}, {4, 2}, {2, 2, 2}, {1, 8}, {8, 1}}) {
+    EXPECT_TRUE(testing::same_bits(folded_by_levels(parallel, leaves, levels), flat));
+  }
+  std::size_t other = 0;
+  for (std::size_t i = 0; i < flat.size(); ++i) {
+    float chain = 0;
+    for (const std::vector<T>& leaf : leaves) chain += to_float(leaf[i]);
+    other += from_float<T>(chain) == flat[i] ? 0 : 1;
+  }
+  EXPECT_GT(other, flat.size() / 10);
+}
+
+TYPED_TEST(ElementwiseTyped, ATreeMayGrowOverAnInput) {
+  using T = TypeParam;
+  auto leaves = leaves_of<T>(4, 9000);
+  const auto pointers = pointers_to(leaves);
+  Parallel parallel(2);
+  const auto expected = folded_by_levels(parallel, leaves, {4});
+  for (const std::size_t into : {3, 0}) {
+    auto kept = leaves;
+    fold_tree<T, T>(parallel, pointers, std::span(leaves[into]), false);
+    EXPECT_TRUE(testing::same_bits(leaves[into], expected)) << into;
+    leaves[into] = kept[into];
+  }
+}
+
+TEST(ElementwiseDeath, ATreeTakesAPowerOfTwo) {
+  const auto leaves = leaves_of<float>(3, 4);
+  const auto pointers = pointers_to(leaves);
+  std::vector<float> sum(4);
+  const auto fold_three = [&] {
+    Parallel parallel(1);
+    fold_tree<float, float>(parallel, pointers, std::span(sum), false);
+  };
+  EXPECT_DEATH(fold_three(), "a tree of 3 arrays");
 }
 
 TYPED_TEST(ElementwiseTyped, SumOfSquaresIgnoresThreadsAndShards) {

@@ -3,6 +3,7 @@
 
 #include "sim/core/base/error.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/fold_tree.h"
 
 namespace shardwright::kernels::cuda {
 namespace {
@@ -90,6 +91,80 @@ TEST_F(Elementwise, SumsAreRoundedOnce) {
   check_sums<float, BFloat16>();
   check_sums<BFloat16, float>();
   check_sums<BFloat16, BFloat16>();
+}
+
+template <class In, class Out>
+void check_tree(std::size_t leaf_count, std::int64_t size, std::int64_t offset) {
+  std::vector<std::vector<In>> leaves;
+  std::vector<OnDevice<In>> on_leaves;
+  std::vector<const void*> inputs;
+  for (std::size_t i = 0; i < leaf_count; ++i) {
+    leaves.push_back(random_data<In>(10 + i, size).typed);
+    inputs.push_back(on_leaves.emplace_back(leaves.back(), i % 2 == 0 ? offset : 3).data());
+  }
+  const auto start = random_data<Out>(4, size);
+  const auto result = in_every_order([&] {
+    const OnDevice<Out> folded(size, 3), added(start.typed, 3);
+    fold_tree<In, Out>(nullptr, inputs, folded.data(), false, size);
+    fold_tree<In, Out>(nullptr, inputs, added.data(), true, size);
+    return Outputs(folded.get(), added.get());
+  });
+  for (std::size_t i = 0; i < start.typed.size(); ++i) {
+    const float root = reference::fold_tree(leaves, 0, leaf_count, i);
+    const float s = to_float(start.typed[i]);
+    ASSERT_EQ(result.template get<0>()[i], from_float<Out>(root)) << leaf_count;
+    ASSERT_EQ(result.template get<1>()[i], from_float<Out>(s + root)) << leaf_count;
+  }
+}
+
+template <class In, class Out>
+void check_trees() {
+  for (const std::size_t leaf_count : {1, 2, 4, 8, 256}) check_tree<In, Out>(leaf_count, 33, 3);
+  check_tree<In, Out>(8, 1000, 0);
+}
+
+TEST_F(Elementwise, ATreeIsTheOracles) {
+  check_trees<float, float>();
+  check_trees<float, BFloat16>();
+  check_trees<BFloat16, float>();
+  check_trees<BFloat16, BFloat16>();
+}
+
+TEST_F(Elementwise, NestedTreesAreTheFlatOne) {
+  const std::int64_t size = 1000;
+  std::vector<OnDevice<BFloat16>> leaves;
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    leaves.emplace_back(random_data<BFloat16>(i, size).typed);
+  }
+  const auto folded = [&](std::vector<const void*> inputs, const std::vector<std::size_t>& levels) {
+    std::vector<OnDevice<BFloat16>> sums;
+    sums.reserve(16);
+    for (const std::size_t group : levels) {
+      std::vector<const void*> outputs;
+      for (std::size_t first = 0; first < inputs.size(); first += group) {
+        outputs.push_back(sums.emplace_back(size).data());
+        fold_tree<BFloat16, BFloat16>(nullptr, std::span(inputs).subspan(first, group),
+                                      sums.back().data(), false, size);
+      }
+      inputs = outputs;
+    }
+    return sums.back().get();
+  };
+  std::vector<const void*> inputs;
+  for (const auto& leaf : leaves) inputs.push_back(leaf.data());
+  const auto flat = folded(inputs, {8});
+  for (const std::vector<std::size_t>& levels :
+       {std::vector<std::size_t>{2, 4}, {4, 2}, {2, 2, 2}}) {
+    EXPECT_TRUE(testing::same_bits(folded(inputs, levels), flat));
+  }
+}
+
+TEST_F(Elementwise, ATreeTakesAPowerOfTwo) {
+  const std::vector<const void*> inputs(3);
+  float* nowhere = nullptr;
+  EXPECT_THROW((fold_tree<float, float>(nullptr, inputs, nowhere, false, 0)), Error);
+  const std::vector<const void*> many(2 * kMaxFoldInputs);
+  EXPECT_THROW((fold_tree<float, float>(nullptr, many, nowhere, false, 0)), Error);
 }
 
 TEST_F(Elementwise, FoldMayWriteToAnInput) {
