@@ -25,10 +25,14 @@
 #include "kernels/adamw.h"
 #include "kernels/attention_shape.h"
 #include "kernels/fp8.h"
+#include "kernels/vocabulary_part.h"
 #include "sim/core/model.h"
 #include "sim/core/units.h"
 
 namespace shardwright::exec {
+
+using kernels::VocabularyPart;
+using kernels::VocabularyParts;
 
 /// A point in a stream's work. Made by a device; other devices of the same kind in this process can
 /// wait for it.
@@ -222,6 +226,18 @@ class Device {
   /// row. A `softcap` other than 0 first makes logits softcap * tanh(logit / softcap).
   virtual void cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
                              double softcap, bool gradient, LossSums* sums, double* scratch) = 0;
+
+  // The same where logits lie in parts of the vocabulary, in two steps with an exchange between
+  // them; with one part the bits are those above. Tokens of a part are those from `first_vocab` on.
+  /// A part a row. The logits may change: vocabulary_loss takes them as they are left.
+  virtual void vocabulary_statistics(StreamId stream, Matrix logits, const std::int32_t* targets,
+                                     std::int64_t first_vocab, double softcap,
+                                     VocabularyPart* parts) = 0;
+  /// Of the parts of the whole vocabulary, in its order. Without sums nothing is counted and the
+  /// scratch, a double a row, may be null.
+  virtual void vocabulary_loss(StreamId stream, Matrix logits, const std::int32_t* targets,
+                               std::int64_t first_vocab, double softcap, bool gradient,
+                               VocabularyParts parts, LossSums* sums, double* scratch) = 0;
 
   // Update.
   /// Adds the exact sum of squares of `x` to the words.

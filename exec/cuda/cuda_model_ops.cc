@@ -14,6 +14,7 @@
 #include "kernels/cuda/layernorm.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/vocabulary_loss.h"
 #include "sim/core/base/check.h"
 #include "sim/core/workspace.h"
 
@@ -282,6 +283,34 @@ void CudaDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_
     with_types({logits.dtype}, [&]<class T>() {
       kc::cross_entropy<T>(this->stream(stream), matrix_of<T>(logits), targets, kIgnoreTarget,
                            gradient, &sums->loss, &sums->tokens, scratch, softcap);
+    });
+  });
+}
+
+void CudaDevice::vocabulary_statistics(StreamId stream, Matrix logits, const std::int32_t* targets,
+                                       std::int64_t first_vocab, double softcap,
+                                       VocabularyPart* parts) {
+  enqueue([&] {
+    with_types({logits.dtype}, [&]<class T>() {
+      kc::vocabulary_statistics<T>(this->stream(stream), matrix_of<const T>(logits), targets,
+                                   kIgnoreTarget, first_vocab, parts, softcap);
+    });
+  });
+}
+
+void CudaDevice::vocabulary_loss(StreamId stream, Matrix logits, const std::int32_t* targets,
+                                 std::int64_t first_vocab, double softcap, bool gradient,
+                                 VocabularyParts parts, LossSums* sums, double* scratch) {
+  enqueue([&] {
+    with_types({logits.dtype}, [&]<class T>() {
+      if (sums != nullptr) {
+        kc::vocabulary_losses(this->stream(stream), targets, logits.rows, kIgnoreTarget, parts,
+                              &sums->loss, &sums->tokens, scratch);
+      }
+      if (gradient) {
+        kc::vocabulary_gradient<T>(this->stream(stream), matrix_of<T>(logits), targets,
+                                   kIgnoreTarget, first_vocab, parts, softcap);
+      }
     });
   });
 }

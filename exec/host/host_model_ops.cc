@@ -11,6 +11,7 @@
 #include "kernels/host/linear.h"
 #include "kernels/host/rmsnorm.h"
 #include "kernels/host/rope.h"
+#include "kernels/host/vocabulary_loss.h"
 #include "sim/core/base/check.h"
 #include "sim/core/units.h"
 
@@ -268,6 +269,32 @@ void HostDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_
     const host::LmLoss loss =
         host::cross_entropy(parallel_, matrix_of<float>(logits), tokens_of(targets, logits.rows),
                             gradient, {scratch, static_cast<std::size_t>(logits.rows)}, softcap);
+    sums->loss += loss.sum;
+    sums->tokens += loss.count;
+  });
+}
+
+void HostDevice::vocabulary_statistics(StreamId stream, Matrix logits, const std::int32_t* targets,
+                                       std::int64_t first_vocab, double softcap,
+                                       VocabularyPart* parts) {
+  enqueue(stream, [=, this] {
+    SHARDWRIGHT_CHECK(logits.dtype == DType::kFp32, "logits of type {}", name_of(logits.dtype));
+    host::vocabulary_statistics(parallel_, matrix_of<float>(logits),
+                                tokens_of(targets, logits.rows), first_vocab,
+                                {parts, static_cast<std::size_t>(logits.rows)}, softcap);
+  });
+}
+
+void HostDevice::vocabulary_loss(StreamId stream, Matrix logits, const std::int32_t* targets,
+                                 std::int64_t first_vocab, double softcap, bool gradient,
+                                 VocabularyParts parts, LossSums* sums, double* scratch) {
+  enqueue(stream, [=, this] {
+    SHARDWRIGHT_CHECK(logits.dtype == DType::kFp32, "logits of type {}", name_of(logits.dtype));
+    const auto losses = static_cast<std::size_t>(sums == nullptr ? 0 : logits.rows);
+    const host::LmLoss loss =
+        host::vocabulary_loss(parallel_, matrix_of<float>(logits), tokens_of(targets, logits.rows),
+                              first_vocab, parts, gradient, {scratch, losses}, softcap);
+    if (sums == nullptr) return;
     sums->loss += loss.sum;
     sums->tokens += loss.count;
   });

@@ -1,27 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cross_entropy.h"
-#include "kernels/cuda/grids.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/softmax_rows.h"
 
 namespace shardwright::kernels::cuda {
 namespace {
-
-constexpr int kRowThreads = 512;
-
-/// The largest of some numbers and the sum of e^(x - top) over them.
-struct SoftmaxPart {
-  float top;
-  float sum;
-};
-
-template <class T>
-struct JoinParts {
-  __device__ SoftmaxPart operator()(SoftmaxPart a, SoftmaxPart b) const {
-    const float top = fmaxf(a.top, b.top);
-    if (top == -INFINITY) return a.sum != a.sum ? a : b;  // nothing yet, unless a NaN
-    return {top, a.sum * exponential<T>(a.top - top) + b.sum * exponential<T>(b.top - top)};
-  }
-};
 
 template <class T>
 struct Arguments {
@@ -31,35 +13,7 @@ struct Arguments {
   bool gradient;
   double* losses;
   float softcap;
-
-  template <bool kCapped>
-  __device__ float capped(float logit) const {
-    return kCapped ? softcap * tanhf(logit / softcap) : logit;
-  }
 };
-
-/// Elements before the first one at a multiple of 16 bytes: rows of an odd length begin anywhere.
-template <int N, class T>
-__device__ __forceinline__ int unaligned_elements(const T* row) {
-  const auto elements = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) / sizeof(T) % N);
-  return (N - elements) % N;
-}
-
-/// Calls body(column, width) along a row: chunks from an aligned address on, single elements before
-/// and after.
-template <int N, class T, class Body>
-__device__ __forceinline__ void along_row(const T* row, int cols, Body body) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  const int before = unaligned_elements<N>(row);
-  const int head = before < cols ? before : cols;
-  const int chunks = (cols - head) / N;
-  if (thread < head) body(thread, std::integral_constant<int, 1>{});
-  for (int chunk = thread; chunk < chunks; chunk += kRowThreads) {
-    body(head + chunk * N, std::integral_constant<int, N>{});
-  }
-  const int tail = head + chunks * N;
-  if (thread < cols - tail) body(tail + thread, std::integral_constant<int, 1>{});
-}
 
 template <class T, bool kCapped>
 __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T> a) {
@@ -71,35 +25,19 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T>
     const std::int32_t target = a.targets[row];
     if (target == a.ignored) {
       if (threadIdx.x == 0) a.losses[row] = 0.0;
-      if (a.gradient) {
-        along_row<N>(logits, cols, [&](int col, auto width) {
-          const float zeros[width()] = {};
-          store(logits + col, zeros);
-        });
-      }
+      if (a.gradient) store_zeros<N>(logits, cols);
       continue;
     }
     const bool valid = target >= 0 && target < cols;
     // Before any thread writes the gradient: the sums below are a barrier.
     float of_target[1] = {__uint_as_float(0x7fc00000u)};
     if (valid) load(logits + target, of_target);
-    of_target[0] = a.template capped<kCapped>(of_target[0]);
+    of_target[0] = capped<kCapped>(of_target[0], a.softcap);
     SoftmaxPart part{-INFINITY, 0.0f};
     along_row<N>(logits, cols, [&](int col, auto width) {
       float v[width()];
       load(logits + col, v);
-      float top = part.top;
-#pragma unroll
-      for (int j = 0; j < width(); ++j) {
-        v[j] = a.template capped<kCapped>(v[j]);
-        top = fmaxf(top, v[j]);
-      }
-      // Above minus infinity, so that differences are numbers.
-      const float base = fmaxf(top, -3.0e38f);
-      float sum = part.sum * exponential<T>(part.top - base);
-#pragma unroll
-      for (int j = 0; j < width(); ++j) sum += exponential<T>(v[j] - base);
-      part = {base, sum};
+      take_logits<T, kCapped>(v, a.softcap, part);
     });
     const SoftmaxPart all =
         block_reduce<kRowThreads>(part, static_cast<int>(threadIdx.x), shared, JoinParts<T>{});
@@ -112,16 +50,7 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T>
     along_row<N>(logits, cols, [&](int col, auto width) {
       float v[width()];
       load(logits + col, v);
-#pragma unroll
-      for (int j = 0; j < width(); ++j) {
-        const float logit = a.template capped<kCapped>(v[j]);
-        v[j] = exponential<T>(logit - all.top) * factor;
-        if (col + j == target) v[j] -= 1.0f;
-        if constexpr (kCapped) {
-          const float share = logit / a.softcap;
-          v[j] *= 1.0f - share * share;
-        }
-      }
+      turn_into_gradient<T, kCapped>(v, col, target, all.top, factor, a.softcap);
       store(logits + col, v);
     });
   }
@@ -163,8 +92,12 @@ void cross_entropy(cudaStream_t stream, host::Matrix<T> logits, const std::int32
   } else {
     launch(cross_entropy_kernel<T, false>, rows, stream, arguments);
   }
-  launch(sum_losses_kernel, {1, kThreads}, stream, losses, targets, ignored, logits.rows, loss,
-         count);
+  add_losses(stream, losses, targets, ignored, logits.rows, loss, count);
+}
+
+void add_losses(cudaStream_t stream, const double* losses, const std::int32_t* targets,
+                std::int32_t ignored, std::int64_t rows, double* loss, std::int64_t* count) {
+  launch(sum_losses_kernel, {1, kThreads}, stream, losses, targets, ignored, rows, loss, count);
 }
 
 #define SHARDWRIGHT_INSTANTIATE(T)                                                                 \

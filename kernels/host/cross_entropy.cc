@@ -42,6 +42,10 @@ LmLoss cross_entropy(Parallel& parallel, Matrix<float> logits,
                       [&](std::int64_t begin, std::int64_t end, Scratch&) {
                         kernels.cross_entropy(args, begin, end);
                       });
+  return sum_of_losses(losses, targets);
+}
+
+LmLoss sum_of_losses(std::span<const double> losses, std::span<const std::int32_t> targets) {
   LmLoss loss;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] == kIgnoreTarget) continue;

@@ -24,4 +24,7 @@ LmLoss cross_entropy(Parallel& parallel, Matrix<float> logits,
                      std::span<const std::int32_t> targets, bool gradient, std::span<double> losses,
                      double softcap = 0);
 
+/// Of rows whose losses are known.
+LmLoss sum_of_losses(std::span<const double> losses, std::span<const std::int32_t> targets);
+
 }  // namespace shardwright::kernels::host

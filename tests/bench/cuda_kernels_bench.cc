@@ -20,6 +20,7 @@
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/squares.h"
+#include "kernels/cuda/vocabulary_loss.h"
 #include "kernels/rope_table.h"
 
 namespace shardwright::kernels::cuda {
@@ -240,6 +241,20 @@ void loss_and_gradient(benchmark::State& state) {
                             losses);
   });
 }
+void loss_and_gradient_of_a_quarter(benchmark::State& state) {
+  const std::int64_t rows = 2048, cols = kVocab / 4;
+  const Buffer<BFloat16> logits(rows * cols);
+  const Buffer<std::int32_t> targets(tokens_below(cols));
+  const Buffer<double> loss(1), losses(rows);
+  const Buffer<std::int64_t> count(1);
+  const Buffer<VocabularyPart> parts(4 * rows);
+  measure(state, 6 * rows * cols, [&](cudaStream_t stream) {
+    const VocabularyParts table{parts, 4, rows};
+    vocabulary_statistics<BFloat16>(stream, {logits, rows, cols}, targets, -100, 0, parts);
+    vocabulary_losses(stream, targets, rows, -100, table, loss, count, losses);
+    vocabulary_gradient<BFloat16>(stream, {logits, rows, cols}, targets, -100, 0, table);
+  });
+}
 void bias_sums(benchmark::State& state) {
   const Buffer<BFloat16> d_y(kTokens * kHidden);
   const Buffer<float> d_bias(kHidden), workspace(column_sum_workspace_floats(kHidden));
@@ -264,6 +279,7 @@ BENCHMARK(rope_in_place)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(swiglu_forward)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(swiglu_backward)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(loss_and_gradient)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(loss_and_gradient_of_a_quarter)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(bias_sums)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "kernels/host/fp8.h"
 #include "kernels/host/linear.h"
 #include "kernels/host/rmsnorm.h"
+#include "kernels/host/vocabulary_loss.h"
 #include "kernels/random.h"
 
 namespace shardwright::kernels::host {
@@ -214,6 +215,24 @@ void vocabularies(benchmark::internal::Benchmark* bench) {
   bench->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK(cross_entropy_bench)->Apply(vocabularies);
+
+/// The same with gradients, of the columns that one of four ranks has.
+void vocabulary_loss_bench(benchmark::State& state) {
+  const std::int64_t n = 1024, vocab = state.range(0), cols = vocab / 4;
+  Parallel parallel(static_cast<int>(state.range(1)));
+  std::vector<float> logits = random_values<float>(n * cols, 1);
+  std::vector<std::int32_t> targets;
+  for (std::int64_t i = 0; i < n; ++i) targets.push_back(static_cast<std::int32_t>(i % cols));
+  std::vector<double> losses(targets.size());
+  std::vector<VocabularyPart> parts(4 * targets.size(), VocabularyPart{0.5f, 1.0f, -0.0f});
+  for (auto _ : state) {
+    vocabulary_statistics(parallel, {logits.data(), n, cols}, targets, 0, parts);
+    benchmark::DoNotOptimize(vocabulary_loss(parallel, {logits.data(), n, cols}, targets, 0,
+                                             {parts.data(), 4, n}, true, losses));
+  }
+  set_bytes(state, static_cast<double>(n * cols) * sizeof(float) * 3);
+}
+BENCHMARK(vocabulary_loss_bench)->Apply(vocabularies);
 
 template <class M>
 void adamw_bench(benchmark::State& state) {

@@ -34,4 +34,21 @@ CrossEntropy cross_entropy(const std::vector<double>& raw, const std::vector<std
   return result;
 }
 
+VocabularyPart vocabulary_part(const std::vector<double>& row, std::int32_t target,
+                               std::int64_t first, std::int64_t count, double softcap) {
+  const auto logit = [&](std::int64_t v) {
+    const double x = row[static_cast<std::size_t>(v)];
+    return softcap > 0 ? softcap * std::tanh(x / softcap) : x;
+  };
+  VocabularyPart part{.maximum = logit(first)};
+  for (std::int64_t v = first; v < first + count; ++v) {
+    part.maximum = std::max(part.maximum, logit(v));
+  }
+  for (std::int64_t v = first; v < first + count; ++v) {
+    part.exponents += std::exp(logit(v) - part.maximum);
+  }
+  if (target >= first && target < first + count) part.target = logit(target);
+  return part;
+}
+
 }  // namespace shardwright::kernels::reference

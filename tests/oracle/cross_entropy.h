@@ -18,4 +18,14 @@ CrossEntropy cross_entropy(const std::vector<double>& logits,
                            const std::vector<std::int32_t>& targets, std::int32_t ignore_index,
                            double grad_scale, double softcap = 0);
 
+struct VocabularyPart {
+  double maximum = 0;
+  double exponents = 0;  // sum of exp(logit - maximum)
+  double target = 0;     // the target's logit; 0 where another part has it
+};
+
+/// Of `count` columns from `first` on of one row of logits.
+VocabularyPart vocabulary_part(const std::vector<double>& row, std::int32_t target,
+                               std::int64_t first, std::int64_t count, double softcap = 0);
+
 }  // namespace shardwright::kernels::reference

@@ -14,6 +14,7 @@
 #include "kernels/host/isa.h"
 #include "kernels/host/rows.h"
 #include "kernels/random.h"
+#include "kernels/vocabulary_part.h"
 #include "sim/core/model.h"
 
 namespace shardwright::kernels::host {
@@ -128,6 +129,16 @@ struct CrossEntropyRows {
   double* losses;  // [rows], 0 where ignored
 };
 
+struct VocabularyRows {
+  float* logits;  // [rows, cols]
+  std::int64_t stride;
+  std::int64_t cols;
+  const std::int32_t* targets;
+  std::int32_t ignore_index;
+  std::int64_t first_vocab;  // the token of column 0
+  float softcap;             // 0: none
+};
+
 struct AdamWNumbers {
   float keep, beta1, beta1_rest, beta2, beta2_rest, step_size, root_correction, eps, grad_scale;
 };
@@ -173,6 +184,11 @@ struct Kernels {
                std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
                std::int64_t c_stride, bool add);
   void (*cross_entropy)(const CrossEntropyRows&, std::int64_t begin, std::int64_t end);
+  void (*vocabulary_statistics)(const VocabularyRows&, VocabularyPart* parts, std::int64_t begin,
+                                std::int64_t end);
+  /// `losses` may be null.
+  void (*vocabulary_loss)(const VocabularyRows&, const VocabularyParts&, bool gradient,
+                          double* losses, std::int64_t begin, std::int64_t end);
   void (*adamw)(const AdamWNumbers&, const float* gradient, float* parameter, float* m, float* v,
                 std::int64_t n);
   /// At most kSquaresBlock floats.

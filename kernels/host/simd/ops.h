@@ -44,6 +44,10 @@ template <class T>
 void attention_backward_kv(const AttentionBackward<T>&, std::int64_t task, Scratch&);
 
 void cross_entropy(const CrossEntropyRows&, std::int64_t begin, std::int64_t end);
+void vocabulary_statistics(const VocabularyRows&, VocabularyPart* parts, std::int64_t begin,
+                           std::int64_t end);
+void vocabulary_loss(const VocabularyRows&, const VocabularyParts&, bool gradient, double* losses,
+                     std::int64_t begin, std::int64_t end);
 void adamw(const AdamWNumbers&, const float* gradient, float* parameter, float* m, float* v,
            std::int64_t n);
 BlockSquares block_squares(const float* x, std::int64_t n);

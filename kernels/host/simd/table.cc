@@ -29,6 +29,8 @@ Kernels make_kernels(Isa isa) {
   return {.isa = isa,
           .gemm = &gemm,
           .cross_entropy = &cross_entropy,
+          .vocabulary_statistics = &vocabulary_statistics,
+          .vocabulary_loss = &vocabulary_loss,
           .adamw = &adamw,
           .block_squares = &block_squares,
           .random_words = &random_words,

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax cross-entropy on CUDA of logits that lie in parts, by columns, on several ranks or on one
+// (kernels/vocabulary_part.h). With one part whose rows begin at multiples of 16 bytes loss and
+// gradient have the bits of kernels/cuda/cross_entropy.h; those of several parts do not depend on
+// where rows begin.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bf16.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/host/matrix.h"
+#include "kernels/vocabulary_part.h"
+
+namespace shardwright::kernels::cuda {
+
+/// What the part with the tokens from `first_vocab` on tells of each row. The row is read once.
+template <class T>
+void vocabulary_statistics(cudaStream_t stream, host::Matrix<const T> logits,
+                           const std::int32_t* targets, std::int32_t ignored,
+                           std::int64_t first_vocab, VocabularyPart* parts, double softcap = 0);
+
+/// Adds the losses of the rows to *loss, in fp64 and a fixed order, and the number of rows that
+/// count to *count. A target that no part has makes the loss NaN. `losses` has an element a row;
+/// everything is in device memory.
+void vocabulary_losses(cudaStream_t stream, const std::int32_t* targets, std::int64_t rows,
+                       std::int32_t ignored, const VocabularyParts& parts, double* loss,
+                       std::int64_t* count, double* losses);
+
+/// The part's logits become the gradient of the sum of losses, zero in rows that are ignored. The
+/// row is read and written once.
+template <class T>
+void vocabulary_gradient(cudaStream_t stream, host::Matrix<T> logits, const std::int32_t* targets,
+                         std::int32_t ignored, std::int64_t first_vocab,
+                         const VocabularyParts& parts, double softcap = 0);
+
+}  // namespace shardwright::kernels::cuda
