@@ -91,6 +91,9 @@ struct Addends {
   Array bias;     // one number a column
 };
 
+/// `first_row` of a table of embeddings that ranks do not share.
+inline constexpr std::int64_t kWholeTable = -1;
+
 /// Parameters [offset, offset + count) of an array that belong to one tensor.
 struct UpdateSegment {
   std::int64_t offset = 0;
@@ -157,12 +160,17 @@ class Device {
                     Array out, bool adds, SumOrder order) = 0;
 
   // Embedding.
-  /// out = scale * table[tokens], or that added to `out`.
-  virtual void embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                                 double scale, bool adds, Matrix out) = 0;
+  // The table may be the rows from `first_row` on of one that ranks share; kWholeTable: it is none,
+  // and a token outside it is an error.
+  /// out = scale * table[tokens], or that added to `out`; of tokens of other ranks rows of -0,
+  /// which are neutral in sums, or nothing added.
+  virtual void embedding_forward(StreamId stream, Matrix table, std::int64_t first_row,
+                                 const std::int32_t* tokens, double scale, bool adds,
+                                 Matrix out) = 0;
   /// `adds`: to a gradient that is already there. The scratch holds tokens + rows + 1 integers.
   virtual void embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
-                                  double scale, bool adds, Matrix d_table, void* scratch) = 0;
+                                  double scale, bool adds, Matrix d_table, std::int64_t first_row,
+                                  void* scratch) = 0;
 
   // Norms over each head. y may be x. statistics: rstd [tokens, heads], of LayerNorm followed by
   // means [tokens, heads].

@@ -188,11 +188,12 @@ bool ModelOps::adds(int tensor) const {
 void ModelOps::embedding(const Op& op, std::int32_t unit) {
   const WeightTensors& t = tensors_of(op, unit);
   const Matrix x = rows(op.out[0], unit);
-  device_.embedding_forward(stream_, weight(op, unit), batch_.tokens, embedding_scale_, false, x);
+  device_.embedding_forward(stream_, weight(op, unit), kWholeTable, batch_.tokens, embedding_scale_,
+                            false, x);
   if (t.second < 0) return;
   const Matrix positions(parameter(t.second, model_.max_positions * x.cols).data, dtype_,
                          model_.max_positions, x.cols);
-  device_.embedding_forward(stream_, positions, batch_.positions, 1.0, true, x);
+  device_.embedding_forward(stream_, positions, kWholeTable, batch_.positions, 1.0, true, x);
 }
 
 // in: gradient of x of the next unit
@@ -200,12 +201,12 @@ void ModelOps::embedding_backward(const Op& op, std::int32_t unit) {
   const WeightTensors& t = tensors_of(op, unit);
   const Matrix d_x = rows(op.in[0], unit);
   device_.embedding_backward(stream_, batch_.tokens, d_x, embedding_scale_, layout_.tied(),
-                             gradient(op, unit), workspace_.scratch());
+                             gradient(op, unit), kWholeTable, workspace_.scratch());
   if (t.second < 0) return;
   const Array positions = parameter_gradient(t.second, model_.max_positions * d_x.cols);
   device_.embedding_backward(stream_, batch_.positions, d_x, 1.0, false,
                              {positions.data, positions.dtype, model_.max_positions, d_x.cols},
-                             workspace_.scratch());
+                             kWholeTable, workspace_.scratch());
 }
 
 // in: x and, behind attention or MLP, what y is added to; out: y, statistics

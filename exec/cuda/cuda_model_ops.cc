@@ -23,6 +23,7 @@ namespace shardwright::exec {
 namespace host = kernels::host;
 namespace kc = kernels::cuda;
 
+static_assert(kWholeTable == kc::kWholeTable);
 static_assert(kPartialSums == kc::kColumnSumBlocks && kNormPartialSums == kc::kNormRowBlocks);
 
 namespace {
@@ -42,23 +43,25 @@ bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
 
 }  // namespace
 
-void CudaDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                                   double scale, bool adds, Matrix out) {
+void CudaDevice::embedding_forward(StreamId stream, Matrix table, std::int64_t first_row,
+                                   const std::int32_t* tokens, double scale, bool adds,
+                                   Matrix out) {
   enqueue([&] {
     with_types({table.dtype}, [&]<class T>() {
       kc::embedding_forward<T>(this->stream(stream), matrix_of<const T>(table), tokens,
-                               matrix_of<T>(out), scale, store(adds));
+                               matrix_of<T>(out), scale, store(adds), first_row);
     });
   });
 }
 
 void CudaDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
-                                    double scale, bool adds, Matrix d_table, void* scratch) {
+                                    double scale, bool adds, Matrix d_table, std::int64_t first_row,
+                                    void* scratch) {
   enqueue([&] {
     with_types({d_out.dtype, d_table.dtype}, [&]<class T, class G>() {
       kc::embedding_backward<T, G>(this->stream(stream), tokens, matrix_of<const T>(d_out),
                                    matrix_of<G>(d_table), store(adds),
-                                   pointer<std::int32_t>(scratch), scale);
+                                   pointer<std::int32_t>(scratch), scale, first_row);
     });
   });
 }

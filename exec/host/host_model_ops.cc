@@ -21,7 +21,7 @@ namespace host = kernels::host;
 using kernels::BFloat16;
 
 static_assert(kIgnoreTarget == host::kIgnoreTarget);
-static_assert(kPartialSums == host::kRowBlocks);
+static_assert(kPartialSums == host::kRowBlocks && kWholeTable == host::kWholeTable);
 
 namespace {
 
@@ -50,18 +50,20 @@ struct Packed {
 
 }  // namespace
 
-void HostDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                                   double scale, bool adds, Matrix out) {
+void HostDevice::embedding_forward(StreamId stream, Matrix table, std::int64_t first_row,
+                                   const std::int32_t* tokens, double scale, bool adds,
+                                   Matrix out) {
   enqueue(stream, [=, this] {
     with_types({table.dtype}, [&]<class T>() {
       host::embedding_forward<T>(parallel_, matrix_of<const T>(table), tokens_of(tokens, out.rows),
-                                 matrix_of<T>(out), scale, store(adds));
+                                 matrix_of<T>(out), scale, store(adds), first_row);
     });
   });
 }
 
 void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
-                                    double scale, bool adds, Matrix d_table, void* scratch) {
+                                    double scale, bool adds, Matrix d_table, std::int64_t first_row,
+                                    void* scratch) {
   enqueue(stream, [=, this] {
     const std::int64_t ints = host::embedding_workspace_ints(d_out.rows, d_table.rows);
     const std::span<std::int32_t> workspace(static_cast<std::int32_t*>(scratch),
@@ -69,7 +71,7 @@ void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens,
     with_types({d_out.dtype, d_table.dtype}, [&]<class T, class G>() {
       host::embedding_backward<T, G>(parallel_, tokens_of(tokens, d_out.rows),
                                      matrix_of<const T>(d_out), matrix_of<G>(d_table), store(adds),
-                                     workspace, scale);
+                                     workspace, scale, first_row);
     });
   });
 }

@@ -16,17 +16,23 @@ constexpr int kScanItems = 16;  // of a thread in one round
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     embedding_forward_kernel(host::Matrix<const T> table, const std::int32_t* tokens,
-                             host::Matrix<T> out, float scale, bool adds) {
+                             host::Matrix<T> out, float scale, bool adds, std::int64_t first_row,
+                             bool whole) {
   for_row_chunks(out.rows, out.cols / N, [&](std::int64_t row, std::int64_t chunk) {
-    const std::int64_t token = tokens[row];
+    const std::int64_t token = tokens[row], at = token - first_row;
+    T* to = out.data + row * out.stride + chunk * N;
     float v[N];
-    if (token >= 0 && token < table.rows) {
-      load(table.data + token * table.stride + chunk * N, v);
-    } else {
+    if (at >= 0 && at < table.rows) {
+      load(table.data + at * table.stride + chunk * N, v);
+    } else if (whole || token < 0) {
 #pragma unroll
       for (int j = 0; j < N; ++j) v[j] = __uint_as_float(0x7fc00000u);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] = -0.0f;
+      if (!adds) store(to, v);
+      return;
     }
-    T* to = out.data + row * out.stride + chunk * N;
 #pragma unroll
     for (int j = 0; j < N; ++j) v[j] *= scale;
     if (adds) {
@@ -39,13 +45,14 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// counts[v] = how often v occurs; counts are zero before.
+/// counts[v] = how often first_row + v occurs; counts are zero before.
 __global__ void __launch_bounds__(kThreads)
-    count_tokens_kernel(const std::int32_t* tokens, std::int64_t count, std::int64_t vocab,
-                        std::int32_t* counts) {
+    count_tokens_kernel(const std::int32_t* tokens, std::int64_t count, std::int64_t first_row,
+                        std::int64_t rows, std::int32_t* counts) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count || tokens[i] < 0 || tokens[i] >= vocab) return;
-  atomicAdd(counts + tokens[i], 1);
+  if (i >= count) return;
+  const std::int64_t row = tokens[i] - first_row;
+  if (row >= 0 && row < rows) atomicAdd(counts + row, 1);
 }
 
 /// counts[v] becomes the sum of counts[0] to counts[v - 1]. One block walks along the array.
@@ -89,11 +96,12 @@ __global__ void __launch_bounds__(kScanThreads)
 
 /// ends[v] is the beginning of v's list before and its end after.
 __global__ void __launch_bounds__(kThreads)
-    list_places_kernel(const std::int32_t* tokens, std::int64_t count, std::int64_t vocab,
-                       std::int32_t* ends, std::int32_t* places) {
+    list_places_kernel(const std::int32_t* tokens, std::int64_t count, std::int64_t first_row,
+                       std::int64_t rows, std::int32_t* ends, std::int32_t* places) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count || tokens[i] < 0 || tokens[i] >= vocab) return;
-  places[atomicAdd(ends + tokens[i], 1)] = static_cast<std::int32_t>(i);
+  if (i >= count) return;
+  const std::int64_t row = tokens[i] - first_row;
+  if (row >= 0 && row < rows) places[atomicAdd(ends + row, 1)] = static_cast<std::int32_t>(i);
 }
 
 /// Sorts ascending with a whole block: a bitonic network in which every comparison puts the smaller
@@ -171,7 +179,8 @@ __global__ void __launch_bounds__(kThreads, 3)
 
 template <class T>
 void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const std::int32_t* tokens,
-                       host::Matrix<T> out, double scale, host::Store mode) {
+                       host::Matrix<T> out, double scale, host::Store mode,
+                       std::int64_t first_row) {
   if (out.rows == 0) return;
   constexpr int kN = kWidth<T>;
   const bool wide = (out.cols | out.stride | table.stride) % kN == 0 &&
@@ -179,25 +188,27 @@ void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const s
   with_width<kN>(wide, [&](auto n) {
     const RowTiles tiles = row_tiles(out.rows, out.cols / n());
     launch(embedding_forward_kernel<T, n()>, {tiles.grid, tiles.block}, stream, table, tokens, out,
-           static_cast<float>(scale), mode == host::Store::kAdd);
+           static_cast<float>(scale), mode == host::Store::kAdd, first_row < 0 ? 0 : first_row,
+           first_row == kWholeTable);
   });
 }
 
 template <class T, class G>
 void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
                         host::Matrix<const T> d_out, host::Matrix<G> d_table, host::Store mode,
-                        std::int32_t* workspace, double scale) {
+                        std::int32_t* workspace, double scale, std::int64_t first_row) {
   const std::int64_t count = d_out.rows;
   const std::int64_t vocab = d_table.rows;
+  const std::int64_t first = first_row < 0 ? 0 : first_row;
   std::int32_t* places = workspace;
   std::int32_t* ends = workspace + count;
   SHARDWRIGHT_CUDA(
       cudaMemsetAsync(ends, 0, static_cast<std::size_t>(vocab + 1) * sizeof(std::int32_t), stream));
   if (count > 0) {
     const LaunchShape by_token{static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads};
-    launch(count_tokens_kernel, by_token, stream, tokens, count, vocab, ends);
+    launch(count_tokens_kernel, by_token, stream, tokens, count, first, vocab, ends);
     launch(exclusive_scan_kernel, {1, kScanThreads}, stream, ends, vocab + 1);
-    launch(list_places_kernel, by_token, stream, tokens, count, vocab, ends, places);
+    launch(list_places_kernel, by_token, stream, tokens, count, first, vocab, ends, places);
   }
   constexpr int kN = kWidth<T, G>;
   const bool wide = (d_out.stride | d_table.stride | d_table.cols) % kN == 0 &&
@@ -210,13 +221,14 @@ void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
 }
 
 template void embedding_forward<float>(cudaStream_t, host::Matrix<const float>, const std::int32_t*,
-                                       host::Matrix<float>, double, host::Store);
+                                       host::Matrix<float>, double, host::Store, std::int64_t);
 template void embedding_forward<BFloat16>(cudaStream_t, host::Matrix<const BFloat16>,
                                           const std::int32_t*, host::Matrix<BFloat16>, double,
-                                          host::Store);
+                                          host::Store, std::int64_t);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                              \
   template void embedding_backward<T, G>(cudaStream_t, const std::int32_t*, host::Matrix<const T>, \
-                                         host::Matrix<G>, host::Store, std::int32_t*, double);
+                                         host::Matrix<G>, host::Store, std::int32_t*, double,      \
+                                         std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

@@ -11,12 +11,17 @@
 
 namespace shardwright::kernels::cuda {
 
+/// `first_row` of a table that is no part of a larger one.
+inline constexpr std::int64_t kWholeTable = -1;
+
 /// out[i] = scale * table[tokens[i]], or that added to what is there, rounded once. A token outside
-/// the table gives a row of NaNs.
+/// the vocabulary gives a row of NaNs. A table may be the rows from `first_row` on of a larger one:
+/// tokens of others then give rows of -0, or add nothing.
 template <class T>
 void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const std::int32_t* tokens,
                        host::Matrix<T> out, double scale = 1,
-                       host::Store mode = host::Store::kOverwrite);
+                       host::Store mode = host::Store::kOverwrite,
+                       std::int64_t first_row = kWholeTable);
 
 /// int32 elements of the workspace for `tokens` tokens and a table of `vocab` rows.
 constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_t vocab) {
@@ -25,10 +30,11 @@ constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_
 
 /// Row v of d_table is the fp32 sum of the rows of d_out with token v in ascending order of place,
 /// times `scale`, rounded once, or that sum added to what is there; rows of absent tokens are zero,
-/// or stay. Tokens outside the table do not count.
+/// or stay. Tokens outside the table, which may begin at `first_row` of a larger one, do not count.
 template <class T, class G>
 void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
                         host::Matrix<const T> d_out, host::Matrix<G> d_table, host::Store mode,
-                        std::int32_t* workspace, double scale = 1);
+                        std::int32_t* workspace, double scale = 1,
+                        std::int64_t first_row = kWholeTable);
 
 }  // namespace shardwright::kernels::cuda

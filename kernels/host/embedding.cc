@@ -14,12 +14,11 @@
 namespace shardwright::kernels::host {
 namespace {
 
-void check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocab) {
+void check_tokens(std::span<const std::int32_t> tokens, std::int64_t rows, std::int64_t first_row) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= vocab) {
-      throw Error(
-          fmt::format("token {} of the batch is {}, expected 0 to {}", i, tokens[i], vocab - 1));
-    }
+    if (tokens[i] >= 0 && (first_row != kWholeTable || tokens[i] < rows)) continue;
+    throw Error(fmt::format("token {} of the batch is {}, expected 0 {}", i, tokens[i],
+                            first_row == kWholeTable ? fmt::format("to {}", rows - 1) : "or more"));
   }
 }
 
@@ -28,17 +27,25 @@ void check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocab) {
 template <class T>
 void embedding_forward(Parallel& parallel, Matrix<const T> table,
                        std::span<const std::int32_t> tokens, Matrix<T> out, double scale,
-                       Store mode) {
+                       Store mode, std::int64_t first_row) {
   SHARDWRIGHT_CHECK(out.rows == std::ssize(tokens) && out.cols == table.cols,
                     "embedding of {} tokens into [{}, {}]", tokens.size(), out.rows, out.cols);
-  check_tokens(tokens, table.rows);
+  check_tokens(tokens, table.rows, first_row);
+  const std::int64_t first = std::max<std::int64_t>(first_row, 0);
   const bool copies = scale == 1 && mode == Store::kOverwrite;
   const auto factor = static_cast<float>(scale);
   parallel.for_ranges(out.rows, ceil_div(32768, out.cols),
                       [&](std::int64_t begin, std::int64_t end, Scratch&) {
                         for (std::int64_t i = begin; i < end; ++i) {
-                          const T* from = table.row(tokens[static_cast<std::size_t>(i)]);
+                          const std::int64_t row = tokens[static_cast<std::size_t>(i)] - first;
                           T* to = out.row(i);
+                          if (row < 0 || row >= table.rows) {
+                            if (mode == Store::kOverwrite) {
+                              std::fill_n(to, out.cols, from_float<T>(-0.0f));
+                            }
+                            continue;
+                          }
+                          const T* from = table.row(row);
                           if (copies) {
                             std::memcpy(to, from, static_cast<std::size_t>(out.cols) * sizeof(T));
                             continue;
@@ -54,7 +61,7 @@ void embedding_forward(Parallel& parallel, Matrix<const T> table,
 template <class T, class G>
 void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens,
                         Matrix<const T> d_out, Matrix<G> d_table, Store mode,
-                        std::span<std::int32_t> workspace, double scale) {
+                        std::span<std::int32_t> workspace, double scale, std::int64_t first_row) {
   const bool add = mode == Store::kAdd;
   const std::int64_t vocab = d_table.rows;
   const std::int64_t cols = d_table.cols;
@@ -62,15 +69,19 @@ void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens
                         std::ssize(workspace) >= embedding_workspace_ints(d_out.rows, vocab),
                     "embedding gradient of {} tokens from [{}, {}]", tokens.size(), d_out.rows,
                     d_out.cols);
-  check_tokens(tokens, vocab);
+  check_tokens(tokens, vocab, first_row);
+  const std::int64_t first = std::max<std::int64_t>(first_row, 0);
+  const auto is_here = [&](std::int32_t token) { return token >= first && token < first + vocab; };
   // A counting sort groups the places by token and keeps their order.
   std::int32_t* places = workspace.data();
   std::int32_t* ends = places + tokens.size();  // ends[v]: behind the places of token v
   std::fill_n(ends, vocab + 1, 0);
-  for (const std::int32_t token : tokens) ++ends[token + 1];
+  for (const std::int32_t token : tokens) {
+    if (is_here(token)) ++ends[token - first + 1];
+  }
   for (std::int64_t v = 0; v < vocab; ++v) ends[v + 1] += ends[v];
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    places[ends[tokens[i]]++] = static_cast<std::int32_t>(i);
+    if (is_here(tokens[i])) places[ends[tokens[i] - first]++] = static_cast<std::int32_t>(i);
   }
 
   const Kernels& kernels = parallel.kernels();
@@ -100,14 +111,15 @@ void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens
 }
 
 template void embedding_forward<float>(Parallel&, Matrix<const float>,
-                                       std::span<const std::int32_t>, Matrix<float>, double, Store);
+                                       std::span<const std::int32_t>, Matrix<float>, double, Store,
+                                       std::int64_t);
 template void embedding_forward<BFloat16>(Parallel&, Matrix<const BFloat16>,
                                           std::span<const std::int32_t>, Matrix<BFloat16>, double,
-                                          Store);
+                                          Store, std::int64_t);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                              \
   template void embedding_backward<T, G>(Parallel&, std::span<const std::int32_t>, \
                                          Matrix<const T>, Matrix<G>, Store,        \
-                                         std::span<std::int32_t>, double);
+                                         std::span<std::int32_t>, double, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

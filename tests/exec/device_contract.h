@@ -262,4 +262,19 @@ TEST_P(DeviceContract, AVocabularyInPartsHasTheLossOfTheWhole) {
   EXPECT_EQ(sums.get()[0].tokens, 2);
 }
 
+TEST_P(DeviceContract, ARankHasSomeRowsOfATable) {
+  const StreamId s = stream("compute");
+  const DeviceArray<float> table(device(), s, {20, 30}), out(device(), s, {7, 7, 7});
+  const DeviceArray<std::int32_t> tokens(device(), s, {3, 1, 2}),
+      scratch(device(), s, {0, 0, 0, 0, 0, 0});
+  const DeviceArray<float> d_out(device(), s, {5, 6, 8}), d_table(device(), s, {1, 1});
+  device().embedding_forward(s, {table.data(), DType::kFp32, 2, 1}, 2, tokens.data(), 1.0, false,
+                             {out.data(), DType::kFp32, 3, 1});
+  device().embedding_backward(s, tokens.data(), {d_out.data(), DType::kFp32, 3, 1}, 1.0, true,
+                              {d_table.data(), DType::kFp32, 2, 1}, 2, scratch.data());
+  EXPECT_EQ(out.get(), (std::vector<float>{30, 0, 20}));
+  EXPECT_TRUE(std::signbit(out.get()[1]));
+  EXPECT_EQ(d_table.get(), (std::vector<float>{9, 6}));
+}
+
 }  // namespace shardwright::exec::testing

@@ -88,6 +88,54 @@ TYPED_TEST(Embedding, ScalesAndAdds) {
       });
 }
 
+// The table's rows on four ranks: what they make adds up to what one makes, -0 included.
+TYPED_TEST(Embedding, RanksShareATable) {
+  using T = TypeParam;
+  const std::int64_t count = 40, rows = 3, ranks = 4, vocab = rows * ranks, cols = 30;
+  auto table = random_data<T>(2, vocab * cols).typed;
+  table[0] = from_float<T>(-0.0f);
+  auto tokens = testing::random_tokens(1, count, vocab);
+  tokens[0] = 0;
+  const auto before = random_data<T>(3, count * cols).typed;
+  const std::size_t room = static_cast<std::size_t>(embedding_workspace_ints(count, vocab));
+  on_every_isa(
+      [&](Parallel& parallel) {
+        std::vector<std::int32_t> workspace(room, -7);
+        auto out = poisoned<T>(count * cols);
+        auto added = before, whole_added = before;
+        auto d_table = poisoned<T>(vocab * cols), whole_gradient = d_table;
+        const Matrix<const T> whole(table.data(), vocab, cols), d_out(before.data(), count, cols);
+        embedding_forward<T>(parallel, whole, tokens, {out.data(), count, cols});
+        embedding_forward<T>(parallel, whole, tokens, {whole_added.data(), count, cols}, 5.5,
+                             Store::kAdd);
+        embedding_backward<T, T>(parallel, tokens, d_out, {whole_gradient.data(), vocab, cols},
+                                 Store::kOverwrite, workspace);
+        std::vector<float> sum(out.size(), -0.0f);
+        for (std::int64_t rank = 0; rank < ranks; ++rank) {
+          const std::int64_t first = rank * rows;
+          const Matrix<const T> part(table.data() + first * cols, rows, cols);
+          auto mine = poisoned<T>(count * cols);
+          embedding_forward<T>(parallel, part, tokens, {mine.data(), count, cols}, 1,
+                               Store::kOverwrite, first);
+          for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += to_float(mine[i]);
+          embedding_forward<T>(parallel, part, tokens, {added.data(), count, cols}, 5.5,
+                               Store::kAdd, first);
+          embedding_backward<T, T>(parallel, tokens, d_out,
+                                   {d_table.data() + first * cols, rows, cols}, Store::kOverwrite,
+                                   workspace, 1, first);
+        }
+        std::vector<T> narrow;
+        for (const float value : sum) narrow.push_back(from_float<T>(value));
+        EXPECT_TRUE(testing::same_bits(narrow, out));
+        EXPECT_TRUE(testing::same_bits(added, whole_added));
+        EXPECT_TRUE(testing::same_bits(d_table, whole_gradient));
+        return Outputs(narrow, added, d_table);
+      },
+      [&](const auto& result, const std::string&) {
+        EXPECT_EQ(to_float(result.template get<0>()[1]), to_float(table[1]));
+      });
+}
+
 TEST(EmbeddingLimits, TokensOutsideTheVocabularyAreNamed) {
   Parallel parallel(1);
   std::vector<float> table(5 * 2), out(2 * 2);
@@ -100,6 +148,10 @@ TEST(EmbeddingLimits, TokensOutsideTheVocabularyAreNamed) {
       EXPECT_EQ(error.what(), fmt::format("token 1 of the batch is {}, expected 0 to 4", wrong));
     }
   }
+  const std::vector<std::int32_t> tokens = {7, -1};
+  EXPECT_THROW(embedding_forward<float>(parallel, {table.data(), 5, 2}, tokens, {out.data(), 2, 2},
+                                        1, Store::kOverwrite, 5),
+               Error);
 }
 
 }  // namespace

@@ -112,6 +112,49 @@ TEST_F(CudaEmbeddingLimits, LargeVocabulary) {
                1e-6, "d_table");
 }
 
+// The table's rows on four ranks: what they make adds up to what one makes, -0 included.
+TYPED_TEST(CudaEmbedding, RanksShareATable) {
+  using T = TypeParam;
+  const std::int64_t count = 40, rows = 3, ranks = 4, vocab = rows * ranks;
+  for (const std::int64_t cols : {24, 7}) {
+    auto table = random_data<T>(2, vocab * cols).typed;
+    table[0] = from_float<T>(-0.0f);
+    auto tokens = testing::random_tokens(1, count, vocab);
+    tokens[0] = 0;
+    const auto before = random_data<T>(3, count * cols).typed;
+    const OnDevice<std::int32_t> on_tokens(tokens),
+        workspace(embedding_workspace_ints(count, vocab));
+    const OnDevice<T> on_table(table), d_out(before), out(count * cols), added(before),
+        added_parts(before), gradient(vocab * cols), gradient_parts(vocab * cols);
+    embedding_forward<T>(nullptr, {on_table.data(), vocab, cols}, on_tokens.data(),
+                         {out.data(), count, cols});
+    embedding_forward<T>(nullptr, {on_table.data(), vocab, cols}, on_tokens.data(),
+                         {added.data(), count, cols}, 5.5, host::Store::kAdd);
+    embedding_backward<T, T>(nullptr, on_tokens.data(), {d_out.data(), count, cols},
+                             {gradient.data(), vocab, cols}, host::Store::kOverwrite,
+                             workspace.data());
+    std::vector<float> sum(before.size(), -0.0f);
+    for (std::int64_t first = 0; first < vocab; first += rows) {
+      const host::Matrix<const T> part(on_table.data() + first * cols, rows, cols);
+      const OnDevice<T> mine(count * cols);
+      embedding_forward<T>(nullptr, part, on_tokens.data(), {mine.data(), count, cols}, 1,
+                           host::Store::kOverwrite, first);
+      const auto made = mine.get();
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += to_float(made[i]);
+      embedding_forward<T>(nullptr, part, on_tokens.data(), {added_parts.data(), count, cols}, 5.5,
+                           host::Store::kAdd, first);
+      embedding_backward<T, T>(nullptr, on_tokens.data(), {d_out.data(), count, cols},
+                               {gradient_parts.data() + first * cols, rows, cols},
+                               host::Store::kOverwrite, workspace.data(), 1, first);
+    }
+    std::vector<T> narrow;
+    for (const float value : sum) narrow.push_back(from_float<T>(value));
+    EXPECT_TRUE(testing::same_bits(narrow, out.get())) << cols;
+    EXPECT_TRUE(testing::same_bits(added_parts.get(), added.get())) << cols;
+    EXPECT_TRUE(testing::same_bits(gradient_parts.get(), gradient.get())) << cols;
+  }
+}
+
 TYPED_TEST(CudaEmbedding, TokensOutsideTheVocabularyShow) {
   using T = TypeParam;
   const OnDevice<std::int32_t> tokens(std::vector<std::int32_t>{0, -1, 5, 4});
@@ -121,6 +164,10 @@ TYPED_TEST(CudaEmbedding, TokensOutsideTheVocabularyShow) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EXPECT_EQ(std::isnan(to_float(rows[i])), i / 8 == 1 || i / 8 == 2) << i;
   }
+  embedding_forward<T>(nullptr, {table.data(), 5, 8}, tokens.data(), {out.data(), 4, 8}, 1,
+                       host::Store::kOverwrite, 1);
+  EXPECT_TRUE(std::isnan(to_float(out.get()[8])));
+  EXPECT_FALSE(std::isnan(to_float(out.get()[0])));
   // Their gradients go nowhere.
   const auto d_out = random_data<T>(2, 4 * 8);
   const OnDevice<T> on_d_out(d_out.typed), d_table(5 * 8);
