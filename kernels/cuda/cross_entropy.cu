@@ -92,11 +92,11 @@ void cross_entropy(cudaStream_t stream, host::Matrix<T> logits, const std::int32
   } else {
     launch(cross_entropy_kernel<T, false>, rows, stream, arguments);
   }
-  add_losses(stream, losses, targets, ignored, logits.rows, loss, count);
+  add_cross_entropy(stream, losses, targets, ignored, logits.rows, loss, count);
 }
 
-void add_losses(cudaStream_t stream, const double* losses, const std::int32_t* targets,
-                std::int32_t ignored, std::int64_t rows, double* loss, std::int64_t* count) {
+void add_cross_entropy(cudaStream_t stream, const double* losses, const std::int32_t* targets,
+                       std::int32_t ignored, std::int64_t rows, double* loss, std::int64_t* count) {
   launch(sum_losses_kernel, {1, kThreads}, stream, losses, targets, ignored, rows, loss, count);
 }
 

@@ -99,7 +99,7 @@ __device__ __forceinline__ void store_zeros(T* row, int cols) {
 
 /// *loss += the sum of the losses of rows that are not ignored, in fp64 and a fixed order; *count
 /// += their number. In cross_entropy.cu.
-void add_losses(cudaStream_t stream, const double* losses, const std::int32_t* targets,
-                std::int32_t ignored, std::int64_t rows, double* loss, std::int64_t* count);
+void add_cross_entropy(cudaStream_t stream, const double* losses, const std::int32_t* targets,
+                       std::int32_t ignored, std::int64_t rows, double* loss, std::int64_t* count);
 
 }  // namespace shardwright::kernels::cuda

@@ -153,7 +153,7 @@ void vocabulary_losses(cudaStream_t stream, const std::int32_t* targets, std::in
   const auto blocks = static_cast<unsigned>((rows + kThreads - 1) / kThreads);
   launch(vocabulary_losses_kernel, {blocks, kThreads}, stream, targets, rows, ignored, parts,
          losses);
-  add_losses(stream, losses, targets, ignored, rows, loss, count);
+  add_cross_entropy(stream, losses, targets, ignored, rows, loss, count);
 }
 
 template <class T>
