@@ -100,6 +100,15 @@ struct UpdateSegment {
   std::int64_t count = 0;
   std::uint64_t first_index = 0;  // in the model, independent of sharding
   bool decays = false;
+  // Of some columns of a matrix, rows [.., row_length] that lie row_stride apart in the model:
+  std::int64_t row_begin = 0;   // place of the first parameter in its row; first_index is that of
+                                // the row's begin
+  std::int64_t row_length = 0;  // 0: parameters follow one another
+  std::int64_t row_stride = 0;
+
+  kernels::ElementIndices indices() const {
+    return {first_index, row_begin, row_length, row_stride};
+  }
 };
 
 /// The order in which `fold` adds.

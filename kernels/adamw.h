@@ -22,6 +22,28 @@ struct AdamW {
   std::uint64_t seed = 0;   // of stochastic rounding
 };
 
+/// Which parameters of the model the elements of an array are: the random bits of a parameter
+/// depend on nothing else. An array may be, or begin and end inside, the rows of some columns of a
+/// matrix.
+struct ElementIndices {
+  std::uint64_t first = 0;      // of element 0; with rows of the element that begins its row
+  std::int64_t row_begin = 0;   // place of element 0 in its row
+  std::int64_t row_length = 0;  // of the array; 0: its elements follow one another
+  std::int64_t row_stride = 0;  // from row to row in the model
+
+  constexpr std::uint64_t of(std::int64_t i) const {
+    if (row_length == 0) return first + static_cast<std::uint64_t>(i);
+    const std::int64_t at = row_begin + i;
+    return first + static_cast<std::uint64_t>(at / row_length * row_stride + at % row_length);
+  }
+  /// How many of `count` elements from `i` on follow one another in the model.
+  constexpr std::int64_t run(std::int64_t i, std::int64_t count) const {
+    if (row_length == 0) return count;
+    const std::int64_t left = row_length - (row_begin + i) % row_length;
+    return left < count ? left : count;
+  }
+};
+
 /// The factor that brings a gradient of this norm down to `max_norm`, as torch.nn.utils
 /// .clip_grad_norm_ computes it: min(1, max_norm / (norm + 1e-6)). max_norm 0 means no clipping.
 inline double clip_factor(double norm, double max_norm) {

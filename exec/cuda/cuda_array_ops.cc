@@ -94,7 +94,8 @@ void CudaDevice::adamw(StreamId stream, const kernels::AdamW& options, const Ste
   enqueue([&] {
     std::vector<kc::AdamWSegment> parts;
     for (const UpdateSegment& s : segments) {
-      parts.push_back({s.offset, s.count, s.first_index, s.decays});
+      parts.push_back(
+          {s.offset, s.count, s.first_index, s.decays, s.row_begin, s.row_length, s.row_stride});
     }
     with_types({parameter.dtype, gradient.dtype, first_moment.dtype},
                [&]<class P, class G, class M>() {

@@ -126,7 +126,7 @@ void HostDevice::adamw(StreamId stream, const kernels::AdamW& options, const Ste
     with_types({parameter.dtype, gradient.dtype, first_moment.dtype},
                [&]<class P, class G, class M>() {
                  for (const UpdateSegment& s : segments) {
-                   host::adamw<P, G, M>(parallel_, s.decays ? decaying : plain, s.first_index,
+                   host::adamw<P, G, M>(parallel_, s.decays ? decaying : plain, s.indices(),
                                         span_of<const G>(gradient.part(s.offset, s.count)),
                                         span_of<P>(parameter.part(s.offset, s.count)),
                                         span_of<M>(first_moment.part(s.offset, s.count)),

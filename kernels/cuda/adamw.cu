@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/grids.h"
@@ -25,6 +26,11 @@ struct Segment {
   std::uint32_t first_block;
 };
 
+/// The rest of a segment's ElementIndices.
+struct RowsOfSegment {
+  std::int64_t begin, length, stride;
+};
+
 template <class P, class G, class M>
 struct Arguments {
   Numbers numbers;
@@ -36,6 +42,7 @@ struct Arguments {
   int head;  // elements of the arrays before the first that begins a chunk everywhere
   int segment_count;
   Segment segments[kSegmentsOfLaunch];
+  RowsOfSegment rows[kSegmentsOfLaunch];
 };
 
 /// Words of the groups of 64 that a window of indices may touch.
@@ -62,6 +69,28 @@ __device__ const std::uint32_t* warp_random_words(const RandomStream& stream, st
   }
   __syncwarp();
   return shared + skipped;
+}
+
+/// Words of this thread's N elements, where those of its warp begin at `i_of_warp`.
+template <bool kRows, int N>
+__device__ __forceinline__ void chunk_words(const RandomStream& stream,
+                                            const ElementIndices& indices, std::int64_t i_of_warp,
+                                            std::uint32_t* shared, std::uint32_t (&words)[N]) {
+  constexpr int kWindow = 32 * N;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if constexpr (kRows) {
+    // A warp that meets the end of a row.
+    if (indices.run(i_of_warp, kWindow) < kWindow) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) words[j] = stream.word(indices.of(i_of_warp + lane * N + j));
+      return;
+    }
+  }
+  const std::uint64_t first =
+      kRows ? indices.of(i_of_warp) : indices.first + static_cast<std::uint64_t>(i_of_warp);
+  const std::uint32_t* made = warp_random_words<kWindow>(stream, first, shared);
+#pragma unroll
+  for (int j = 0; j < N; ++j) words[j] = made[lane * N + j];
 }
 
 template <int N>
@@ -114,7 +143,7 @@ __device__ __forceinline__ void update(const Arguments<P, G, M>& a, float keep, 
 
 /// A block has kThreads chunks of N elements of one segment, a warp 32 of them; the first block of
 /// a segment has its single elements before and after the chunks, too.
-template <int N, class P, class G, class M>
+template <bool kRows, int N, class P, class G, class M>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(const __grid_constant__ Arguments<P, G, M> a) {
   constexpr bool kRoundsMoments = !std::is_same_v<M, float>;
@@ -135,21 +164,21 @@ __global__ void __launch_bounds__(kThreads)
   if (head > segment.count) head = segment.count;
   const std::int64_t chunks = (segment.count - head) / N;
   const std::int64_t block = blockIdx.x - segment.first_block;
-  const auto warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const auto warp = static_cast<int>(threadIdx.x / 32);
 
   const std::int64_t chunk = block * kThreads + static_cast<int>(threadIdx.x);
-  const std::uint64_t first_of_warp =
-      segment.first_index + static_cast<std::uint64_t>(head + (block * kThreads + warp * 32) * N);
+  const std::int64_t first_of_warp = head + (block * kThreads + warp * 32) * N;
+  ElementIndices indices{.first = segment.first_index};
+  if constexpr (kRows) {
+    const RowsOfSegment& rows = a.rows[index];
+    indices = {segment.first_index, rows.begin, rows.length, rows.stride};
+  }
   std::uint32_t moment_words[N], parameter_words[N];
   if constexpr (kRoundsMoments) {
-    const std::uint32_t* made = warp_random_words<kWindow>(moments, first_of_warp, words[warp]);
-#pragma unroll
-    for (int j = 0; j < N; ++j) moment_words[j] = made[lane * N + j];
+    chunk_words<kRows>(moments, indices, first_of_warp, words[warp], moment_words);
   }
   if constexpr (kRoundsParameter) {
-    const std::uint32_t* made = warp_random_words<kWindow>(parameters, first_of_warp, words[warp]);
-#pragma unroll
-    for (int j = 0; j < N; ++j) parameter_words[j] = made[lane * N + j];
+    chunk_words<kRows>(parameters, indices, first_of_warp, words[warp], parameter_words);
   }
   if (chunk < chunks) {
     update<N>(a, keep, scale, segment.offset + head + chunk * N, moment_words, parameter_words);
@@ -160,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
   if (static_cast<std::int64_t>(threadIdx.x) >= left) return;
   const std::int64_t t = threadIdx.x;
   const std::int64_t i = t < head ? t : t + chunks * N;
-  const std::uint64_t global = segment.first_index + static_cast<std::uint64_t>(i);
+  const std::uint64_t global = indices.of(i);
   const std::uint32_t moment_word[1] = {kRoundsMoments ? moments.word(global) : 0};
   const std::uint32_t parameter_word[1] = {kRoundsParameter ? parameters.word(global) : 0};
   update<1>(a, keep, scale, segment.offset + i, moment_word, parameter_word);
@@ -202,14 +231,24 @@ void adamw(cudaStream_t stream, const AdamW& options, const double* grad_scale,
       segments = segments.subspan(part.size());
       std::uint32_t blocks = 0;
       a.segment_count = 0;
+      bool rows = false;
       for (const AdamWSegment& s : part) {
         if (s.count == 0) continue;
+        a.rows[a.segment_count] = {s.row_begin, s.row_length, s.row_stride};
         a.segments[a.segment_count++] = {s.offset, s.count, s.first_index, s.decays ? 1 : 0,
                                          blocks};
+        rows = rows || s.row_length > 0;
         const std::int64_t of_block = std::int64_t{kThreads} * n();
         blocks += static_cast<std::uint32_t>((s.count + of_block - 1) / of_block);
       }
-      if (blocks > 0) launch(adamw_kernel<n(), P, G, M>, {blocks, kThreads}, stream, a);
+      if (blocks == 0) continue;
+      if constexpr (!std::is_same_v<P, float> || !std::is_same_v<M, float>) {
+        if (rows) {
+          launch(adamw_kernel<true, n(), P, G, M>, {blocks, kThreads}, stream, a);
+          continue;
+        }
+      }
+      launch(adamw_kernel<false, n(), P, G, M>, {blocks, kThreads}, stream, a);
     }
   });
 }

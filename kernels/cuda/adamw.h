@@ -15,13 +15,18 @@
 
 namespace shardwright::kernels::cuda {
 
-/// Elements [offset, offset + count) of the arrays: parameters [first_index, first_index + count)
-/// of the model.
+/// Elements [offset, offset + count) of the arrays: parameters of the model with the indices that
+/// ElementIndices tells.
 struct AdamWSegment {
   std::int64_t offset = 0;
   std::int64_t count = 0;
   std::uint64_t first_index = 0;
   bool decays = false;
+  std::int64_t row_begin = 0;
+  std::int64_t row_length = 0;
+  std::int64_t row_stride = 0;
+
+  ElementIndices indices() const { return {first_index, row_begin, row_length, row_stride}; }
 };
 
 /// One step. Gradients are multiplied by *grad_scale, which is in device memory; nothing changes

@@ -38,10 +38,22 @@ float* widened(const Kernels& kernels, const BFloat16* data, std::int64_t count,
   return wide;
 }
 
+/// The words of elements `begin` on.
+void random_words_of(const Kernels& kernels, const RandomStream& stream,
+                     const ElementIndices& indices, std::int64_t begin, std::int64_t count,
+                     std::uint32_t* words) {
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t run = indices.run(begin + done, count - done);
+    kernels.random_words(stream, indices.of(begin + done), static_cast<std::uint64_t>(run),
+                         words + done);
+    done += run;
+  }
+}
+
 }  // namespace
 
 template <class P, class G, class M>
-void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
+void adamw(Parallel& parallel, const AdamW& options, const ElementIndices& indices,
            std::span<const G> gradient, std::span<P> parameter, std::span<M> m, std::span<M> v) {
   SHARDWRIGHT_CHECK(gradient.size() == parameter.size() && m.size() == parameter.size() &&
                         v.size() == parameter.size() && options.step >= 1,
@@ -58,24 +70,24 @@ void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
                         float* second = widened(kernels, v.data() + begin, count, scratch);
                         kernels.adamw(numbers, g, p, first, second, count);
 
-                        const std::uint64_t index = first_index + static_cast<std::uint64_t>(begin);
                         auto* random = reinterpret_cast<std::uint32_t*>(scratch.floats(count));
                         if constexpr (!std::is_same_v<M, float>) {
-                          kernels.random_words({options.seed, RandomSite::kRoundMoments, step},
-                                               index, static_cast<std::uint64_t>(count), random);
+                          random_words_of(kernels, {options.seed, RandomSite::kRoundMoments, step},
+                                          indices, begin, count, random);
                           kernels.narrow_stochastic(first, random, 0, m.data() + begin, count);
                           kernels.narrow_stochastic(second, random, 16, v.data() + begin, count);
                         }
                         if constexpr (!std::is_same_v<P, float>) {
-                          kernels.random_words({options.seed, RandomSite::kRoundParameter, step},
-                                               index, static_cast<std::uint64_t>(count), random);
+                          random_words_of(kernels,
+                                          {options.seed, RandomSite::kRoundParameter, step},
+                                          indices, begin, count, random);
                           kernels.narrow_stochastic(p, random, 0, parameter.data() + begin, count);
                         }
                       });
 }
 
-#define SHARDWRIGHT_INSTANTIATE(P, G, M)                                                   \
-  template void adamw<P, G, M>(Parallel&, const AdamW&, std::uint64_t, std::span<const G>, \
+#define SHARDWRIGHT_INSTANTIATE(P, G, M)                                                           \
+  template void adamw<P, G, M>(Parallel&, const AdamW&, const ElementIndices&, std::span<const G>, \
                                std::span<P>, std::span<M>, std::span<M>);
 SHARDWRIGHT_INSTANTIATE(float, float, float)
 SHARDWRIGHT_INSTANTIATE(float, float, BFloat16)

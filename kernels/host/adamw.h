@@ -14,12 +14,12 @@
 
 namespace shardwright::kernels::host {
 
-/// One step on parameters [first_index, first_index + size) of the model. P, G and M are float or
-/// BFloat16: master parameters, gradients and both moments. Element i rounds m with the low and v
-/// with the high half of its word of RandomSite::kRoundMoments, p with the low half of that of
+/// One step on the parameters with these indices in the model. P, G and M are float or BFloat16:
+/// master parameters, gradients and both moments. Index i rounds m with the low and v with the high
+/// half of its word of RandomSite::kRoundMoments, p with the low half of that of
 /// RandomSite::kRoundParameter.
 template <class P, class G, class M>
-void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
+void adamw(Parallel& parallel, const AdamW& options, const ElementIndices& indices,
            std::span<const G> gradient, std::span<P> parameter, std::span<M> m, std::span<M> v);
 
 }  // namespace shardwright::kernels::host

@@ -242,7 +242,7 @@ void adamw_bench(benchmark::State& state) {
   std::vector<float> parameter(gradient);
   std::vector<M> m(gradient.size()), v(gradient.size());
   for (auto _ : state) {
-    adamw<float, float, M>(parallel, AdamW{}, 0, gradient, parameter, m, v);
+    adamw<float, float, M>(parallel, AdamW{}, {}, gradient, parameter, m, v);
     benchmark::DoNotOptimize(parameter.data());
   }
   set_bytes(state, static_cast<double>(size) * (12 + 4 * sizeof(M)));

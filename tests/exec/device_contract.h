@@ -277,4 +277,31 @@ TEST_P(DeviceContract, ARankHasSomeRowsOfATable) {
   EXPECT_EQ(d_table.get(), (std::vector<float>{9, 6}));
 }
 
+// The right column of a 4 x 2 matrix, from its second row on.
+TEST_P(DeviceContract, ColumnsAreRoundedByTheirPlaceInTheModel) {
+  const StreamId s = stream("compute");
+  const std::vector<kernels::BFloat16> ones(8, kernels::to_bf16(1.0f)), three(3, ones[0]);
+  const std::vector<float> gradients(8, 1.0f);
+  const DeviceArray<float> gradient(device(), s, gradients);
+  const DeviceArray<kernels::BFloat16> whole(device(), s, ones), column(device(), s, three);
+  const DeviceArray<float> m(device(), s, std::vector<float>(8)), v(device(), s, m.get());
+  const DeviceArray<float> column_m(device(), s, m.get()), column_v(device(), s, m.get());
+  const DeviceArray<StepTotals> totals(device(), s, {StepTotals{.scale = 1.0}});
+  const auto update = [&](const UpdateSegment& segment, kernels::BFloat16* parameter, float* first,
+                          float* second) {
+    const std::int64_t size = segment.count;
+    device().adamw(s, {.lr = 1e-3, .seed = 3}, totals.data(), {&segment, 1},
+                   {gradient.data(), DType::kFp32, size}, {parameter, DType::kBf16, size},
+                   {first, DType::kFp32, size}, {second, DType::kFp32, size});
+    device().synchronize();
+  };
+  update({.count = 8}, whole.data(), m.data(), v.data());
+  update({.count = 3, .first_index = 3, .row_begin = 0, .row_length = 1, .row_stride = 2},
+         column.data(), column_m.data(), column_v.data());
+  const auto all = whole.get(), some = column.get();
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(some[i], all[2 * i + 3]) << i;
+  // Some went down by a rounding, some stayed.
+  EXPECT_FALSE(some[0] == some[1] && some[1] == some[2]);
+}
+
 }  // namespace shardwright::exec::testing

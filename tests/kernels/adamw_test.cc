@@ -32,7 +32,7 @@ TEST(AdamWOperation, FollowsTheOracleForManySteps) {
           AdamW options = kOptions;
           options.step = step;
           const auto gradient = random_data<float>(static_cast<std::uint64_t>(100 + step), size);
-          adamw<float, float, float>(parallel, options, 0, gradient.typed, parameter, first,
+          adamw<float, float, float>(parallel, options, {}, gradient.typed, parameter, first,
                                      second);
         }
         return Outputs(parameter, first, second);
@@ -58,7 +58,7 @@ void check_sharding() {
     std::vector<M> first = m.typed, second = v.typed;
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
       const std::size_t from = cuts[i], count = cuts[i + 1] - from;
-      adamw<P, G, M>(parallel, options, 1000 + from,
+      adamw<P, G, M>(parallel, options, {1000 + from},
                      std::span<const G>(gradient.typed).subspan(from, count),
                      std::span(p).subspan(from, count), std::span(first).subspan(from, count),
                      std::span(second).subspan(from, count));
@@ -82,6 +82,60 @@ TEST(AdamWOperation, AnyShardingGivesTheSameBits) {
   check_sharding<BFloat16, BFloat16, float>();
 }
 
+/// Columns [first, first + width) of a matrix.
+template <class T>
+std::vector<T> columns_of(const std::vector<T>& matrix, std::size_t cols, std::size_t first,
+                          std::size_t width) {
+  std::vector<T> part;
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    if (i % cols >= first && i % cols < first + width) part.push_back(matrix[i]);
+  }
+  return part;
+}
+
+// A matrix cut by columns over two ranks, each of which cuts its half over others, inside rows.
+template <class P, class G, class M>
+void check_columns(std::size_t cols) {
+  constexpr std::size_t kMatrixRows = 61;
+  const auto size = static_cast<std::int64_t>(kMatrixRows * cols);
+  const auto gradient = random_data<G>(1, size, 1e-3).typed;
+  const auto parameter = random_data<P>(2, size).typed;
+  const auto m = random_data<M>(3, size, 1e-3).typed, v = random_data<M>(4, size, 1e-7, 1e-6).typed;
+  Parallel parallel(2);
+  std::vector<P> whole = parameter;
+  std::vector<M> whole_m = m, whole_v = v;
+  adamw<P, G, M>(parallel, kOptions, {1000}, gradient, whole, whole_m, whole_v);
+  const std::size_t width = cols / 2;
+  for (const std::size_t first : {std::size_t{0}, width}) {
+    const auto g = columns_of(gradient, cols, first, width);
+    auto p = columns_of(parameter, cols, first, width);
+    auto m_part = columns_of(m, cols, first, width), v_part = columns_of(v, cols, first, width);
+    const std::size_t cuts[] = {0, 1, width - 1, 3 * width + 17, 40 * width, g.size()};
+    for (std::size_t i = 0; i + 1 < std::size(cuts); ++i) {
+      const std::size_t from = cuts[i], count = cuts[i + 1] - from;
+      const ElementIndices indices{.first = 1000 + first + from / width * cols,
+                                   .row_begin = static_cast<std::int64_t>(from % width),
+                                   .row_length = static_cast<std::int64_t>(width),
+                                   .row_stride = static_cast<std::int64_t>(cols)};
+      adamw<P, G, M>(parallel, kOptions, indices, std::span(g).subspan(from, count),
+                     std::span(p).subspan(from, count), std::span(m_part).subspan(from, count),
+                     std::span(v_part).subspan(from, count));
+    }
+    EXPECT_TRUE(testing::same_bits(p, columns_of(whole, cols, first, width))) << cols;
+    EXPECT_TRUE(testing::same_bits(m_part, columns_of(whole_m, cols, first, width))) << cols;
+    EXPECT_TRUE(testing::same_bits(v_part, columns_of(whole_v, cols, first, width))) << cols;
+  }
+}
+
+TEST(AdamWOperation, ColumnsOfAMatrixGetTheBitsOfTheWhole) {
+  for (const std::size_t cols : {60, 998}) {
+    check_columns<BFloat16, float, BFloat16>(cols);
+    check_columns<BFloat16, BFloat16, float>(cols);
+    check_columns<float, BFloat16, BFloat16>(cols);
+    check_columns<float, float, float>(cols);
+  }
+}
+
 // With rounding to nearest, bf16 would lose every update below 2^-9 of the value.
 TEST(AdamWOperation, Bf16MomentsFollowOnAverage) {
   const std::int64_t size = 4096;
@@ -92,7 +146,7 @@ TEST(AdamWOperation, Bf16MomentsFollowOnAverage) {
   Parallel parallel(2);
   AdamW options{.lr = 1e-3, .beta2 = 0.999, .seed = 3};
   for (options.step = 1; options.step <= 200; ++options.step) {
-    adamw<float, float, BFloat16>(parallel, options, 0, gradient, parameter, m, v);
+    adamw<float, float, BFloat16>(parallel, options, {}, gradient, parameter, m, v);
     reference::adamw(options, {0.25}, p1, m1, v1);
   }
   double mean_v = 0, mean_m = 0;
@@ -110,8 +164,8 @@ TEST(AdamWOperation, StochasticRoundingUsesTheDocumentedBits) {
   std::vector<float> same(100);
   Parallel parallel(1);
   AdamW options = kOptions;
-  adamw<float, float, float>(parallel, options, 500, gradient.typed, parameter, first, second);
-  adamw<float, float, BFloat16>(parallel, options, 500, gradient.typed, same, m, v);
+  adamw<float, float, float>(parallel, options, {500}, gradient.typed, parameter, first, second);
+  adamw<float, float, BFloat16>(parallel, options, {500}, gradient.typed, same, m, v);
   const RandomStream stream{options.seed, RandomSite::kRoundMoments, 1};
   for (std::size_t i = 0; i < 100; ++i) {
     const std::uint32_t word = stream.word(500 + i);

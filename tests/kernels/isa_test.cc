@@ -32,7 +32,7 @@ TEST(Isa, Avx2AndAvx512AgreeBitForBit) {
     activation_forward<float>(parallel, Activation::kSilu, {x.data(), rows, cols},
                               {activated.data(), rows, cols});
     std::vector<float> m(y.size(), 0.1f), v(y.size(), 0.2f);
-    adamw<float, float, float>(parallel, AdamW{}, 0, d_y.typed, p, m, v);
+    adamw<float, float, float>(parallel, AdamW{}, {}, d_y.typed, p, m, v);
     return Outputs(y, rstd, d_x, d_w, activated, p, m, v);
   };
   EXPECT_TRUE(run(Isa::kAvx2) == run(Isa::kAvx512));

@@ -44,19 +44,13 @@ TEST_F(CudaAdamW, FollowsTheOracle) {
 
 /// Segments of one array at any offsets, whatever the displacement of the arrays.
 template <class P, class G, class M>
-void check_against_host(std::int64_t offset) {
+void check_against_host(std::int64_t offset, const std::vector<AdamWSegment>& segments) {
   const std::int64_t size = 7000;
   const auto g = random_data<G>(1, size, 1e-3);
   const auto p = random_data<P>(2, size);
   const auto m = random_data<M>(3, size, 1e-3);
   auto v = random_data<M>(4, size, 1e-7);
   for (M& value : v.typed) value = from_float<M>(std::abs(to_float(value)));
-  // Gaps stay as they are; one segment is shorter than a chunk, one needs several blocks.
-  const std::vector<AdamWSegment> segments = {{0, 1, 5, true},
-                                              {2, 4500, 1000003, false},
-                                              {4507, 5, 64, true},
-                                              {4520, 0, 0, true},
-                                              {4521, 2460, (std::uint64_t{1} << 36) + 9, true}};
   const OnDevice<G> on_g(g.typed, offset);
   const OnDevice<double> scale(std::vector<double>{kGradScale});
   const auto result = in_every_order([&] {
@@ -78,7 +72,7 @@ void check_against_host(std::int64_t offset) {
       if (!s.decays) options.weight_decay = 0;
       const auto at = static_cast<std::size_t>(s.offset), count = static_cast<std::size_t>(s.count);
       host::adamw<P, G, M>(
-          parallel, options, s.first_index, std::span<const G>(g.typed).subspan(at, count),
+          parallel, options, s.indices(), std::span<const G>(g.typed).subspan(at, count),
           std::span(parameter).subspan(at, count), std::span(first).subspan(at, count),
           std::span(second).subspan(at, count));
     }
@@ -87,17 +81,35 @@ void check_against_host(std::int64_t offset) {
   }
 }
 
-TEST_F(CudaAdamW, IsBitForBitTheHosts) {
+void check_all_types(const std::vector<AdamWSegment>& segments) {
   for (const std::int64_t offset : {0, 3, 1}) {
-    check_against_host<float, float, float>(offset);
-    check_against_host<float, float, BFloat16>(offset);
-    check_against_host<float, BFloat16, BFloat16>(offset);
-    check_against_host<float, BFloat16, float>(offset);
-    check_against_host<BFloat16, float, float>(offset);
-    check_against_host<BFloat16, float, BFloat16>(offset);
-    check_against_host<BFloat16, BFloat16, float>(offset);
-    check_against_host<BFloat16, BFloat16, BFloat16>(offset);
+    check_against_host<float, float, float>(offset, segments);
+    check_against_host<float, float, BFloat16>(offset, segments);
+    check_against_host<float, BFloat16, BFloat16>(offset, segments);
+    check_against_host<float, BFloat16, float>(offset, segments);
+    check_against_host<BFloat16, float, float>(offset, segments);
+    check_against_host<BFloat16, float, BFloat16>(offset, segments);
+    check_against_host<BFloat16, BFloat16, float>(offset, segments);
+    check_against_host<BFloat16, BFloat16, BFloat16>(offset, segments);
   }
+}
+
+// Gaps stay as they are; one segment is shorter than a chunk, one needs several blocks.
+TEST_F(CudaAdamW, IsBitForBitTheHosts) {
+  check_all_types({{0, 1, 5, true},
+                   {2, 4500, 1000003, false},
+                   {4507, 5, 64, true},
+                   {4520, 0, 0, true},
+                   {4521, 2460, (std::uint64_t{1} << 36) + 9, true}});
+}
+
+// Columns of matrices, that begin and end inside rows: rows shorter than a chunk, shorter than what
+// a warp takes, and longer.
+TEST_F(CudaAdamW, ColumnsAreBitForBitTheHosts) {
+  check_all_types({{0, 700, 5, true, 2, 3, 7},
+                   {702, 1500, 1000003, false, 39, 40, 1000},
+                   {2210, 5, 64, true},
+                   {2220, 4700, (std::uint64_t{1} << 36) + 9, true, 900, 1801, 5000}});
 }
 
 // More segments than one launch takes.
