@@ -14,11 +14,19 @@
 namespace shardwright::sim {
 namespace {
 
-/// What the plan asks for beside data parallelism in some precision; empty: nothing.
-std::string beyond_precision(Plan plan) {
-  plan.numerics.precision = Precision::kBf16;
-  plan.numerics.fp8_recipe.reset();
-  plan.numerics.fp8_params = false;
+/// What the plan asks for that the framework lacks; empty: nothing.
+std::string lacking(Plan plan, const ParallelSoftware& software) {
+  if (software.supported) return {};
+  if (software.other_precisions) {
+    plan.numerics.precision = Precision::kBf16;
+    plan.numerics.fp8_recipe.reset();
+    plan.numerics.fp8_params = false;
+  }
+  if (software.tensor_parallel && plan.numerics.plain()) {
+    plan.parallel.tp = 1;
+    plan.parallel.sp.reset();
+    plan.parallel.rank_order = Parallelism::kUsualOrder;
+  }
   return beyond_data_parallel(plan);
 }
 
@@ -26,9 +34,8 @@ std::string beyond_precision(Plan plan) {
 
 void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
   const Stack& stack = profile.stack;
-  const std::string lacks =
-      stack.parallel.other_precisions ? beyond_precision(plan) : beyond_data_parallel(plan);
-  if (!stack.parallel.supported && !lacks.empty()) {
+  const std::string lacks = lacking(plan, stack.parallel);
+  if (!lacks.empty()) {
     throw Error(fmt::format("{}, which the framework {} does not do, expected a stack such as {}",
                             lacks, stack.id,
                             stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));

@@ -85,6 +85,22 @@ void check_tensor(const Plan& plan, const Model& model) {
   }
 }
 
+/// Every leaf of a sum that tensor ranks share is as large as the others, and a rank has whole ones.
+void check_sum_shape(const Plan& plan, const Model& model) {
+  const std::int64_t parts = plan.sum_features, tp = plan.parallel.tp;
+  if (parts == 0 || parts == tp) return;
+  const auto refuse = [&](std::string_view expected) {
+    throw Error(fmt::format("sum_features is {}, but tp is {}, expected {}", parts, tp, expected));
+  };
+  if (parts % tp != 0 || (parts & (parts - 1)) != 0) refuse("a power of two that tp divides");
+  check_divides("sum_features", parts, model.heads, "heads");
+  check_divides("sum_features", parts, model.kv_heads, "key/value heads");
+  check_divides("sum_features", parts, model.ffn, "channels of the MLP");
+  check_divides("sum_features", parts, plan.seq_len, "tokens of a sequence");
+  // Ranks cut the vocabulary as leaves do where all rows of leaves are as many.
+  if (tp > 1) check_divides("sum_features", parts, model.vocab, "tokens of the vocabulary");
+}
+
 void check_pipeline(const Plan& plan, const Model& model) {
   const Parallelism& p = plan.parallel;
   if (p.pp == 1) {
@@ -241,6 +257,7 @@ void check_parallelism(const Plan& plan, const Model& model) {
                     plan.gpus, p.tp, p.pp, p.cp, p.replica()));
   }
   check_tensor(plan, model);
+  check_sum_shape(plan, model);
   check_pipeline(plan, model);
   check_context(plan, model);
   check_experts(plan, model);

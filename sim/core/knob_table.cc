@@ -156,6 +156,41 @@ PlanKnob offload_knob() {
   return knob;
 }
 
+/// "F,C,D": of features, tokens and the batch; F alone is enough, and the others follow the layout.
+PlanKnob sum_shape_knob() {
+  PlanKnob knob{KnobFacts{"sum-shape",
+                          {},
+                          "parts of sums over features, tokens and batch that give equal bits for "
+                          "every tp which divides F",
+                          "the layout's",
+                          0,
+                          {},
+                          "F[,1,1]"}};
+  knob.read = [](G& knobs, Given name, Text text) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    if (comma < text.size() && text.substr(comma) != ",1,1") {
+      throw Error(fmt::format("{} is {}, expected F or F,1,1: sums over tokens and the batch follow "
+                              "the layout",
+                              name, text));
+    }
+    knobs.sum_features = parse_count(name, text.substr(0, comma), CountRange{1, 1024});
+  };
+  knob.take = [](const G& knobs, Plan& plan) {
+    if (knobs.sum_features) plan.sum_features = *knobs.sum_features;
+  };
+  knob.write = [](const Plan& plan) {
+    return plan.sum_features > 0 ? fmt::format("{}", plan.sum_features) : std::string();
+  };
+  knob.from_file = [](const JsonReader& object, Plan& plan) {
+    if (object.has("sum_features"))
+      plan.sum_features = object.require<std::int64_t>("sum_features", at_least<std::int64_t>(1));
+  };
+  knob.to_file = [](const Plan& plan, nlohmann::ordered_json& object) {
+    if (plan.sum_features > 0) object["sum_features"] = plan.sum_features;
+  };
+  return knob;
+}
+
 // Plan files say of the next two what holds, not what was given.
 PlanKnob sequence_parallel_knob() {
   PlanKnob knob = make_knob<&Q::sp, &P::sp>(
@@ -276,6 +311,7 @@ std::vector<PlanKnob> knobs_of_plans() {
            "on: equal bits every time on GPUs, too; attention adds in one order",
            "off",
            kTextSays}),
+      sum_shape_knob(),
       // What is left to the stack cannot be said by these two.
       make_knob<&Plan::loss_chunks, &G::loss_chunks>(
           {"loss-chunks", "loss_chunks", "pieces in which logits and loss are computed",

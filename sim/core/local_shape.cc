@@ -131,6 +131,33 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
   return s;
 }
 
+Model model_of_rank(const Model& model, const RankShape& shape) {
+  Model local = model;
+  local.heads = shape.heads;
+  local.kv_heads = shape.kv_heads;
+  local.ffn = shape.ffn;
+  local.vocab = shape.vocab;
+  return local;
+}
+
+bool is_of_own_tokens(Tensor tensor) {
+  switch (tensor) {
+    case Tensor::kX:
+    case Tensor::kXMid:
+    case Tensor::kNorm1Out:
+    case Tensor::kNorm2Out:
+    case Tensor::kProjected:
+    case Tensor::kDown:
+    case Tensor::kDX:
+    case Tensor::kDXMid:
+    case Tensor::kDNormSum:
+    case Tensor::kExpertsOut:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Slice::Range Slice::of(std::int64_t size) const {
   const std::int64_t part = (size + count - 1) / count;
   return {std::min(size, index * part), std::min(size, (index + 1) * part)};

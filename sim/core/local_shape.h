@@ -38,6 +38,10 @@ struct RankShape {
 };
 /// Of the rank that holds the most.
 RankShape rank_shape(const Model& model, const Plan& plan);
+/// The model with the heads, channels and rows of the vocabulary that such a rank has.
+Model model_of_rank(const Model& model, const RankShape& shape);
+/// Whether sequence parallelism divides the tokens of a tensor between tensor ranks.
+bool is_of_own_tokens(Tensor tensor);
 
 /// Part number `index` of `count` equal ones along one dimension of a weight, the last ones shorter
 /// where they do not divide it.

@@ -188,6 +188,11 @@ inline bool communicates(const Op& op) {
          op.kind == OpKind::kReceive;
 }
 
+/// A collective of a layer's own, on activations: with the other ranks of Op::collective's group.
+inline bool moves_activations(const Op& op) {
+  return static_cast<bool>(op.collective) && op.work.kind == WorkKind::kCollective;
+}
+
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Phase phase);
 /// Whether graphs of that scope hold the operation, so that the host does not launch it.

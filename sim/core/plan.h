@@ -72,6 +72,9 @@ struct Plan {
   int prefetch = 1;  // units gathered ahead into them, at most buffers - 1
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = false;  // GPUs add in one order, too, where that takes longer (native)
+  /// Equal parts into which what tensor ranks add up is cut, each of them making whole ones; a sum
+  /// has the same bits for every tp that divides this. 0: tp of them (native).
+  std::int64_t sum_features = 0;
   Offload offload = Offload::kNone;
   std::int64_t loss_chunks = 0;  // pieces in which logits and loss exist; 0: as the stack does it
   AllocatorKind allocator = AllocatorKind::kStack;  // kStack: as the stack sets it
@@ -85,6 +88,8 @@ struct Plan {
   /// Units whose gathered parameters may be on a rank at once: the one that computes and those
   /// gathered ahead. Less than `buffers` where less is to be gathered ahead.
   int gather_window() const { return prefetch < buffers - 1 ? prefetch + 1 : buffers; }
+
+  std::int64_t feature_parts() const { return sum_features > 0 ? sum_features : parallel.tp; }
 
   bool checkpointed(std::int64_t layer) const {
     if (recompute == Recompute::kNone) return false;

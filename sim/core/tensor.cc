@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "logits_fp32",
                                                                "loss_saved0",
                                                                "loss_saved1",
+                                                               "loss_parts",
                                                                "layer_saved",
                                                                "norm1_gathered",
                                                                "norm2_gathered",
@@ -81,6 +82,7 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "d_logits_fp32",
                                                                "d_gathered",
                                                                "d_norm_sum",
+                                                               "norm_gradients",
                                                                "d_latent",
                                                                "d_expert_out",
                                                                "d_rows",
@@ -142,6 +144,12 @@ std::int64_t columns_of(Tensor tensor, const Model& model) {
     case Tensor::kDown:
     case Tensor::kDX:
     case Tensor::kDXMid:
+    case Tensor::kDNormSum:
+    case Tensor::kExpertsOut:
+    case Tensor::kNorm1Gathered:
+    case Tensor::kNorm2Gathered:
+    case Tensor::kPartialSum:
+    case Tensor::kDGathered:
     case Tensor::kDNorm1:
     case Tensor::kDNorm2:
       return model.hidden;

@@ -59,6 +59,7 @@ enum class Tensor : std::uint8_t {
   kLogitsFloat,       // fp32 [T, V]
   kLossSaved0,        // what a stack's loss keeps
   kLossSaved1,        //
+  kLossParts,         // fp32 [tensor ranks, tokens of a chunk, 3] of the loss, by part of V
   kLayerSaved,        // what software keeps of a layer beyond what its kernels read
   // What model-parallel ranks share. T' tokens between the matrices, R rows of experts, E experts,
   // Fe channels of one, Fs of the shared ones, L a latent vector's.
@@ -98,6 +99,7 @@ enum class Tensor : std::uint8_t {
   kDLogitsFloat,       // fp32 [T, V]
   kDGathered,          // [T, C] of an output, of all tensor ranks' tokens
   kDNormSum,           // [T', C] of a norm's output, the tensor ranks' added up
+  kNormGradients,      // of the unit's norms, from the own tokens or heads alone
   kDLatent,            // [T, L], of either latent vector
   kDExpertOut,         // [R, C]
   kDRows,              // [R, C]

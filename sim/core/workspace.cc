@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/arena.h"
+#include "sim/core/local_shape.h"
 
 namespace shardwright {
 
@@ -63,6 +64,29 @@ Fp8Workspace plan_fp8_workspace(const Model& model, std::int64_t tokens) {
   return w;
 }
 
+LeafWorkspace plan_leaf_workspace(const Model& model, const Plan& plan) {
+  const RankShape shape = rank_shape(model, plan);
+  const std::int64_t parts = plan.feature_parts(), leaves = parts / shape.tp;
+  const std::int64_t token_leaves = shape.sequence_parallel ? leaves : parts;
+  constexpr Bytes kFloat = 4;
+  LeafWorkspace room;
+  if (token_leaves > 1) {
+    room.partial_bytes = kFloat * (token_leaves + 1) * std::max(model.hidden, model.head_dim);
+    room.operand_bytes = kFloat * 2 * ceil_div(shape.sharded_tokens, token_leaves);
+  }
+  if (leaves == 1) return room;
+  const Model local = model_of_rank(model, shape);
+  const std::int64_t cols =
+      std::max(local.q_dim() + 2 * local.kv_dim(), (model.gated_mlp ? 2 : 1) * local.ffn) / leaves;
+  constexpr Bytes kLossPart = 12;  // kernels::VocabularyPart
+  room.partial_bytes = std::max(room.partial_bytes,
+                                bytes_of(plan.param_dtype) * leaves * shape.tokens * model.hidden);
+  room.operand_bytes = std::max({room.operand_bytes, kFloat * cols * (shape.tokens + model.hidden),
+                                 kFloat * shape.tokens * (shape.heads + leaves) / leaves,
+                                 kLossPart * parts * shape.tokens});
+  return room;
+}
+
 WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   const std::int64_t tokens = plan.micro_batch * plan.seq_len;
   WorkspacePlan w;
@@ -86,7 +110,10 @@ WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   w.fp8_offset = w.scratch_offset + round_up(w.scratch_bytes, kArenaAlignment);
   if (plan.numerics.precision == Precision::kFp8)
     w.fp8_bytes = plan_fp8_workspace(model, tokens).size_bytes();
-  w.exchange_offset = w.fp8_offset + round_up(w.fp8_bytes, kArenaAlignment);
+  w.leaves = plan_leaf_workspace(model, plan);
+  w.leaf_partial_offset = w.fp8_offset + round_up(w.fp8_bytes, kArenaAlignment);
+  w.leaf_operand_offset = w.leaf_partial_offset + round_up(w.leaves.partial_bytes, kArenaAlignment);
+  w.exchange_offset = w.leaf_operand_offset + round_up(w.leaves.operand_bytes, kArenaAlignment);
   w.size_bytes = w.exchange_offset + round_up(plan.gpus * w.exchange_bytes + 64, kArenaAlignment);
   return w;
 }

@@ -60,17 +60,26 @@ struct Fp8Workspace {
 };
 Fp8Workspace plan_fp8_workspace(const Model& model, std::int64_t tokens);
 
+/// Room for sums that tensor ranks share where a rank makes several leaves of them
+/// (Plan::feature_parts): the leaves of the largest one, and the operands of one leaf.
+struct LeafWorkspace {
+  Bytes partial_bytes = 0, operand_bytes = 0;
+};
+LeafWorkspace plan_leaf_workspace(const Model& model, const Plan& plan);
+
 /// Places within the workspace, all multiples of kArenaAlignment.
 struct WorkspacePlan {
-  Bytes batch_offset = 0;     // int32 [4][grad_accum][B*T]: tokens, targets, positions, first keys
-  Bytes rope_offset = 0;      // fp32 [2][T][rotated/2]: cosines, sines
-  Bytes scratch_offset = 0;   // of one operation on the compute stream; products use all of it
-  Bytes fp8_offset = 0;       // plan_fp8_workspace, where layers multiply in fp8
+  Bytes batch_offset = 0;    // int32 [4][grad_accum][B*T]: tokens, targets, positions, first keys
+  Bytes rope_offset = 0;     // fp32 [2][T][rotated/2]: cosines, sines
+  Bytes scratch_offset = 0;  // of one operation on the compute stream; products use all of it
+  Bytes fp8_offset = 0;      // plan_fp8_workspace, where layers multiply in fp8
+  Bytes leaf_partial_offset = 0, leaf_operand_offset = 0;  // plan_leaf_workspace
   Bytes exchange_offset = 0;  // one record of exchange_bytes per rank, then 64 bytes of results
   Bytes batch_bytes = 0;
   Bytes rope_bytes = 0;
   Bytes scratch_bytes = 0;
   Bytes fp8_bytes = 0;
+  LeafWorkspace leaves;
   Bytes exchange_bytes = 0;  // 8-byte words: exact sum, then loss and tokens of each micro-batch
   Bytes size_bytes = 0;
 };

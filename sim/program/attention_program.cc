@@ -111,7 +111,6 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
   if (w.narrows_inputs())
     list.push_back(
         ProgramWriter::make(OpKind::kQuantize, Phase::kForward, {kAttentionOut}, {kAttentionCast}));
-  const std::size_t product = list.size();
   w.row_forward(list, output_product(w));
   if (w.has_post_norms()) {
     list.push_back(w.post_norm(false, false));
@@ -120,7 +119,7 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
                                  w.sharded_elements(w.model().hidden), false, {kX, kProjected},
                                  {kXMid}));
   } else {
-    add_input(list[product], kX);
+    add_input(list.back(), kX);
   }
 }
 

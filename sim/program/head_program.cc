@@ -51,6 +51,17 @@ void share_loss(const ProgramWriter& w, Ops& list) {
   }
 }
 
+/// The same where a part's maximum, sum of exponents and target's logit are gathered at once and
+/// put together by every rank, in their order.
+void share_parts(const ProgramWriter& w, Ops& list) {
+  Op op = w.collective(CommGroup::kTensor, Collective::kAllGather,
+                       f(w.shape().tp * kLossPartBytes) * w.elements(1));
+  op.phase = Phase::kLoss;
+  add_input(op, kLossParts);
+  add_output(op, kLossParts);
+  list.push_back(op);
+}
+
 /// Loss of all tokens at once; with an fp32 copy of the logits where the stack makes one.
 void whole_loss(const ProgramWriter& w, UnitProgram& head) {
   const Stack& stack = w.stack();
@@ -160,16 +171,28 @@ void in_place_loss(const ProgramWriter& w, UnitProgram& head, std::int64_t chunk
   }
   append(product.kind, Phase::kLoss, w.product(product.kind, chunk, product.n, product.k, chunks),
          {product.in}, {kLogits});
-  list.push_back(w.elementwise(OpKind::kLoss, stack.loss, logits, true, {kLogits}));
-  list.back().phase = Phase::kLoss;
-  list.back().work.bytes += static_cast<Bytes>(w.traffic(logits * stack.loss.forward_bytes));
-  share_loss(w, list);
+  Op loss = w.elementwise(OpKind::kLoss, stack.loss, logits, true, {kLogits});
+  loss.phase = Phase::kLoss;
+  const auto forward_bytes = static_cast<Bytes>(w.traffic(logits * stack.loss.forward_bytes));
+  if (w.shape().tp == 1) {
+    loss.work.bytes += forward_bytes;
+  } else {
+    Op parts = loss;
+    parts.work.bytes = forward_bytes;
+    add_output(parts, kLossParts);
+    list.push_back(parts);
+    share_parts(w, list);
+    add_input(loss, kLossParts);
+    loss.part = 1;
+  }
+  list.push_back(loss);
   append(OpKind::kInputGradient, Phase::kBackward,
          w.product(OpKind::kInputGradient, chunk, product.k, product.n, chunks), {kLogits},
          {kDNorm1});
   append(OpKind::kWeightGradient, Phase::kBackward,
          w.weight_gradient(chunk, product.n, product.k, chunks), {kLogits, product.in}, {});
   if (w.shape().tp == 1) return;
+  add_input(list.back(), kLossParts);  // the next chunk has its parts in the same place
   Op reduce = w.collective(
       CommGroup::kTensor,
       w.shape().sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
@@ -199,6 +222,7 @@ UnitProgram ProgramWriter::head() const {
     whole_loss(*this, unit);
   }
   unit.backward.push_back(norm_backward(false, Weight::kFinalNorm, norm_gradient(false)));
+  sum_norm_gradients(unit.backward, ModelUnit::kHead);
   if (plan_.numerics.lora > 0) freeze(unit.backward);
   number_weight_gradients(unit);
   return unit;

@@ -53,7 +53,6 @@ void mlp_forward(const ProgramWriter& w, Ops& list) {
       OpKind::kActivation, w.activation(), w.elements(w.shape().ffn), false,
       {activation_input(w), separate_gate(w)},
       {kActivationOut, w.existing(kActivationSaved0), w.existing(kActivationSaved1)}));
-  const std::size_t product = list.size();
   w.row_forward(list, down_product(w));
   if (w.has_post_norms()) {
     list.push_back(w.post_norm(true, false));
@@ -62,7 +61,7 @@ void mlp_forward(const ProgramWriter& w, Ops& list) {
                                  w.sharded_elements(w.model().hidden), false, {kXMid, kDown},
                                  {of_next_unit(kX)}));
   } else {
-    add_input(list[product], kXMid);
+    add_input(list.back(), kXMid);
   }
 }
 

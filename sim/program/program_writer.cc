@@ -436,6 +436,26 @@ void ProgramWriter::number_weight_gradients(UnitProgram& unit) const {
   }
 }
 
+void ProgramWriter::sum_norm_gradients(Ops& list, ModelUnit unit) const {
+  if (stack_.memory != MemoryManager::kStatic || shape_.tp == 1) return;
+  const auto is_partial = [&](Weight weight) {
+    return shape_.sequence_parallel || weight == Weight::kQkNorm;
+  };
+  std::int64_t elements = 0;
+  for (const WeightShape& weight : weights_of(model_, unit)) {
+    if (weight.is_norm && is_partial(weight.weight)) elements += weight.elements();
+  }
+  if (elements == 0) return;
+  for (Op& op : list) {
+    const bool is_norm = op.kind == OpKind::kNorm || op.kind == OpKind::kQkNorm;
+    if (is_norm && is_partial(op.weight)) add_output(op, kNormGradients);
+  }
+  Op sum = collective(CommGroup::kTensor, Collective::kAllReduce, f(gradient_width() * elements));
+  sum.phase = Phase::kBackward;
+  add_input(sum, kNormGradients);
+  list.push_back(sum);
+}
+
 void ProgramWriter::add_residual_gradient(Ops& list, Operand from, Operand into) const {
   if (stack_.residual.backward_kernels == 0 || stack_.residual.backward_bytes <= 0) {
     add_input(list.back(), from);

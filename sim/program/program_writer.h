@@ -168,6 +168,10 @@ class ProgramWriter {
   /// How the input of a column-parallel product, or the gradient of a row-parallel one, is
   /// gathered.
   Overlap gathers() const;
+  /// The unit's norms have made gradients from a part of the tokens or heads, which the tensor
+  /// ranks add up. Frameworks do so once a step; here every micro-batch's is whole, so that sums
+  /// over micro-batches and ranks come in the order of one rank's.
+  void sum_norm_gradients(Ops& list, ModelUnit unit) const;
   /// `into` += `from`, on its own or in the norm before it, which then reads `from`.
   void add_residual_gradient(Ops& list, Operand from, Operand into) const;
 

@@ -32,19 +32,14 @@ void ProgramWriter::size(Tensor tensor, double bytes, MemoryCategory category) {
 /// What is a matrix of tokens in the compute type, and what a type of its own makes wider.
 void ProgramWriter::size_layer() {
   const double t = f(shape_.tokens), w = f(width_);
-  Model local = model_;
-  local.heads = shape_.heads;
-  local.kv_heads = shape_.kv_heads;
-  local.ffn = shape_.ffn;
-  local.vocab = shape_.vocab;
+  const Model local = model_of_rank(model_, shape_);
   for (int i = 1; i < kTensorCount; ++i) {
     const auto tensor = static_cast<Tensor>(i);
-    size(tensor, w * t * f(columns_of(tensor, local)));
+    const double tokens = is_of_own_tokens(tensor) ? f(shape_.sharded_tokens) : t;
+    size(tensor, w * tokens * f(columns_of(tensor, local)));
   }
   // In fp8 backward keeps of a product's input what the product reads.
   const double input = narrows_inputs() ? saved_input_bytes(plan_) : w;
-  for (const Tensor between : {kX, kXMid, kProjected, kDown, kDX, kDXMid, kDNormSum, kExpertsOut})
-    size(between, w * sharded_elements(shape_.hidden));
   for (const Tensor read : {kNorm1Out, kNorm2Out})
     size(read, input * sharded_elements(shape_.hidden));
   if (narrows_inputs()) {
@@ -94,6 +89,7 @@ void ProgramWriter::size_loss() {
   const bool in_place = stack_.loss_chunk_tokens > 0;
   of_loss(kLogits,
           in_place ? f(std::max<std::int64_t>(width_ * chunk, 4) * columns) : f(width_) * logits);
+  of_loss(kLossParts, f(kLossPartBytes * shape_.tp * chunk));
   of_loss(kDLogits, f(width_) * logits);
   of_loss(kLogitsFloat, 4 * logits);
   of_loss(kDLogitsFloat, 4 * logits);
@@ -107,6 +103,10 @@ void ProgramWriter::size_parallel() {
   for (const Tensor gathered : {kNorm1Gathered, kNorm2Gathered})
     size(gathered, input * elements(s.hidden));
   for (const Tensor whole : {kPartialSum, kDGathered}) size(whole, gathered_bytes());
+  std::int64_t norms = 0;
+  for (const WeightShape& weight : weights_of(model_, ModelUnit::kDenseLayer))
+    norms += weight.is_norm ? weight.elements() : 0;
+  size(kNormGradients, f(gradient_width() * norms));
   const double key_values = w * elements(s.kv_dim() + s.kv_heads * s.v_head_dim);
   switch (context_) {
     case ContextComm::kRing:  // one block is worked on while the next one comes

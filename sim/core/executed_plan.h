@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which plans the executor runs: data parallelism with tensor and sequence parallelism.
+#pragma once
+
+#include <string_view>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright {
+
+/// Throws Error that ends in `expected` where a plan asks for what the executor does not run.
+void check_executed(const Plan& plan, const Model& model, std::string_view expected);
+
+}  // namespace shardwright
