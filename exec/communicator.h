@@ -2,8 +2,9 @@
 // Collectives between the ranks of a group, enqueued on a device's stream.
 //
 // All ranks of a group call the same collectives in the same order with equal sizes. Sums are fp32
-// and in the order of ranks where `ordered()` says so; then W ranks add up exactly as one rank does
-// that adds W contributions one after the other. Nothing is divided on the way.
+// and in the order that is asked for where `ordered()` says so: in that of ranks W of them add up
+// exactly as one rank does that adds W contributions one after the other. Nothing is divided on the
+// way.
 //
 // Sizes need not divide: rank r of n ranks owns the elements from share_begin(size, n, r) to
 // share_begin(size, n, r + 1).
@@ -44,7 +45,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Whether sums are made in the order of ranks.
+  /// Whether sums are made in the order that is asked for.
   virtual bool ordered() const = 0;
 
   /// `whole` = the shares of all ranks. `mine` may be the own share of `whole`.
@@ -52,10 +53,10 @@ class Communicator {
   /// mine = (adds ? mine : 0) + the own share of all ranks' `whole`. `mine` may be the own share of
   /// `whole` when it does not add. `scratch` has the size of `mine` and the type of `whole`; who
   /// cannot add onto `mine` in order uses it. Without it the own share of `whole` is overwritten.
-  virtual void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds,
-                              Array scratch) = 0;
+  virtual void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
+                              SumOrder order = SumOrder::kRanks) = 0;
   /// In place.
-  virtual void all_reduce(StreamId stream, Array data) = 0;
+  virtual void all_reduce(StreamId stream, Array data, SumOrder order = SumOrder::kRanks) = 0;
   virtual void broadcast(StreamId stream, Array data, int root) = 0;
   /// Between two ranks of the group, in the order of calls.
   virtual void send(StreamId stream, Array data, int to) = 0;

@@ -52,14 +52,14 @@ void LocalCommunicator::finish(StreamId stream) {
   if (size() > 1) device_.limit_run_ahead(stream);
 }
 
-void LocalCommunicator::fold(StreamId stream, DType dtype, std::int64_t first, Array out,
-                             bool adds) {
+void LocalCommunicator::fold(StreamId stream, DType dtype, std::int64_t first, Array out, bool adds,
+                             SumOrder order) {
   std::vector<const void*> inputs;
   for (int r = 0; r < size(); ++r) {
     wait_for(stream, r);
     inputs.push_back(advance(group_.data(r), dtype, first));
   }
-  if (out.size > 0) device_.fold(stream, inputs, dtype, out, adds, SumOrder::kRanks);
+  if (out.size > 0) device_.fold(stream, inputs, dtype, out, adds, order);
 }
 
 void LocalCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
@@ -75,15 +75,16 @@ void LocalCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
   finish(stream);
 }
 
-void LocalCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array) {
+void LocalCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array,
+                                       SumOrder order) {
   publish(stream, whole.data);
-  fold(stream, whole.dtype, share_begin(whole.size, size(), rank_), mine, adds);
+  fold(stream, whole.dtype, share_begin(whole.size, size(), rank_), mine, adds, order);
   finish(stream);
 }
 
-void LocalCommunicator::all_reduce(StreamId stream, Array data) {
+void LocalCommunicator::all_reduce(StreamId stream, Array data, SumOrder order) {
   const Array mine = share_of(data, size(), rank_);
-  reduce_scatter(stream, data, mine, false, {});
+  reduce_scatter(stream, data, mine, false, {}, order);
   all_gather(stream, mine, data);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives of one local rank. Sums are made in the order of ranks, so they are the same bits
-// as one rank's that adds the contributions one after the other.
+// The collectives of one local rank. Sums are made in the order that is asked for, so they are the
+// same bits as one rank's that adds the contributions in that order.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,9 @@ class LocalCommunicator final : public Communicator {
   bool ordered() const override { return true; }
 
   void all_gather(StreamId stream, Array mine, Array whole) override;
-  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch) override;
-  void all_reduce(StreamId stream, Array data) override;
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
+                      SumOrder order) override;
+  void all_reduce(StreamId stream, Array data, SumOrder order) override;
   void broadcast(StreamId stream, Array data, int root) override;
   void send(StreamId stream, Array data, int to) override;
   void receive(StreamId stream, Array data, int from) override;
@@ -40,7 +41,7 @@ class LocalCommunicator final : public Communicator {
   void finish(StreamId stream);
   void wait_for(StreamId stream, int rank);
   /// out = (adds ? out : 0) + the parts [first, first + out.size) of everyone's published data.
-  void fold(StreamId stream, DType dtype, std::int64_t first, Array out, bool adds);
+  void fold(StreamId stream, DType dtype, std::int64_t first, Array out, bool adds, SumOrder order);
 
   LocalGroup& group_;
   int rank_;

@@ -47,30 +47,49 @@ int count_of(std::int64_t elements) {
   return static_cast<int>(elements);
 }
 
+/// Of inputs [first, first + count), as SumOrder::kTree adds them.
+template <class In>
+float tree_sum(const std::vector<const void*>& inputs, std::size_t first, std::size_t count,
+               std::int64_t i) {
+  if (count == 1) return kernels::to_float(static_cast<const In*>(inputs[first])[i]);
+  const auto rounded = [](float sum) { return kernels::to_float(kernels::from_float<In>(sum)); };
+  const std::size_t half = count / 2;
+  return rounded(tree_sum<In>(inputs, first, half, i)) +
+         rounded(tree_sum<In>(inputs, first + half, half, i));
+}
+
 template <class In, class Out>
-void fold(const std::vector<const void*>& inputs, Out* out, std::int64_t count, bool adds) {
+void fold(const std::vector<const void*>& inputs, Out* out, std::int64_t count, bool adds,
+          SumOrder order) {
   for (std::int64_t i = 0; i < count; ++i) {
-    std::size_t next = 0;
-    float sum = adds ? kernels::to_float(out[i])
-                     : kernels::to_float(static_cast<const In*>(inputs[next++])[i]);
-    for (; next < inputs.size(); ++next) {
-      sum += kernels::to_float(static_cast<const In*>(inputs[next])[i]);
+    float sum = 0;
+    if (order == SumOrder::kTree) {
+      sum = tree_sum<In>(inputs, 0, inputs.size(), i);
+      if (adds) sum += kernels::to_float(out[i]);
+    } else {
+      std::size_t next = 0;
+      sum = adds ? kernels::to_float(out[i])
+                 : kernels::to_float(static_cast<const In*>(inputs[next++])[i]);
+      for (; next < inputs.size(); ++next) {
+        sum += kernels::to_float(static_cast<const In*>(inputs[next])[i]);
+      }
     }
     out[i] = kernels::from_float<Out>(sum);
   }
 }
 
-void fold(const std::vector<const void*>& inputs, DType dtype, const Array& out, bool adds) {
+void fold(const std::vector<const void*>& inputs, DType dtype, const Array& out, bool adds,
+          SumOrder order) {
   using kernels::BFloat16;
   const bool narrow_in = dtype == DType::kBf16;
   if (out.dtype == DType::kFp32) {
     auto* sum = static_cast<float*>(out.data);
-    narrow_in ? fold<BFloat16>(inputs, sum, out.size, adds)
-              : fold<float>(inputs, sum, out.size, adds);
+    narrow_in ? fold<BFloat16>(inputs, sum, out.size, adds, order)
+              : fold<float>(inputs, sum, out.size, adds, order);
   } else {
     auto* sum = static_cast<BFloat16*>(out.data);
-    narrow_in ? fold<BFloat16>(inputs, sum, out.size, adds)
-              : fold<float>(inputs, sum, out.size, adds);
+    narrow_in ? fold<BFloat16>(inputs, sum, out.size, adds, order)
+              : fold<float>(inputs, sum, out.size, adds, order);
   }
 }
 
@@ -95,8 +114,9 @@ class MpiCommunicator final : public Communicator {
   bool ordered() const override { return true; }
 
   void all_gather(StreamId stream, Array mine, Array whole) override;
-  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch) override;
-  void all_reduce(StreamId stream, Array data) override;
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
+                      SumOrder order) override;
+  void all_reduce(StreamId stream, Array data, SumOrder order) override;
   void broadcast(StreamId stream, Array data, int root) override;
   void send(StreamId stream, Array data, int to) override;
   void receive(StreamId stream, Array data, int from) override;
@@ -109,7 +129,7 @@ class MpiCommunicator final : public Communicator {
   void complete(const char* call, std::size_t count,
                 const std::function<int(MPI_Request* requests)>& start) const;
   void gather_now(const Array& mine, const Array& whole) const;
-  void reduce_now(const Array& whole, const Array& mine, bool adds) const;
+  void reduce_now(const Array& whole, const Array& mine, bool adds, SumOrder order) const;
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool serialized_;
@@ -181,7 +201,8 @@ void MpiCommunicator::gather_now(const Array& mine, const Array& whole) const {
   });
 }
 
-void MpiCommunicator::reduce_now(const Array& whole, const Array& mine, bool adds) const {
+void MpiCommunicator::reduce_now(const Array& whole, const Array& mine, bool adds,
+                                 SumOrder order) const {
   const std::int64_t piece = std::max<std::int64_t>(1024, kPieceElements / size_);
   const std::int64_t largest = (whole.size + size_ - 1) / size_;
   const MPI_Datatype type = type_of(whole.dtype);
@@ -217,7 +238,8 @@ void MpiCommunicator::reduce_now(const Array& whole, const Array& mine, bool add
       }
       return MPI_SUCCESS;
     });
-    fold(inputs, whole.dtype, mine.part(first < mine.size ? first : mine.size, own.size), adds);
+    fold(inputs, whole.dtype, mine.part(first < mine.size ? first : mine.size, own.size), adds,
+         order);
   }
 }
 
@@ -225,14 +247,15 @@ void MpiCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
   device_.call(stream, [=, this] { gather_now(mine, whole); });
 }
 
-void MpiCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array) {
-  device_.call(stream, [=, this] { reduce_now(whole, mine, adds); });
+void MpiCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array,
+                                     SumOrder order) {
+  device_.call(stream, [=, this] { reduce_now(whole, mine, adds, order); });
 }
 
-void MpiCommunicator::all_reduce(StreamId stream, Array data) {
+void MpiCommunicator::all_reduce(StreamId stream, Array data, SumOrder order) {
   device_.call(stream, [=, this] {
     const Array mine = share_of(data, size_, rank_);
-    reduce_now(data, mine, false);
+    reduce_now(data, mine, false, order);
     gather_now(mine, data);
   });
 }

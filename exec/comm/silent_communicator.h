@@ -27,8 +27,8 @@ class SilentCommunicator final : public Communicator {
       if (place.data != mine.data && bytes > 0) device_.copy(stream, place.data, mine.data, bytes);
     }
   }
-  void reduce_scatter(StreamId, Array, Array, bool, Array) override {}
-  void all_reduce(StreamId, Array) override {}
+  void reduce_scatter(StreamId, Array, Array, bool, Array, SumOrder) override {}
+  void all_reduce(StreamId, Array, SumOrder) override {}
   void broadcast(StreamId, Array, int) override {}
   void send(StreamId, Array, int) override {}
   void receive(StreamId, Array, int) override {}

@@ -98,7 +98,7 @@ void NcclCommunicator::reduce_to(StreamId stream, const Array& whole, const Arra
 }
 
 void NcclCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds,
-                                      Array scratch) {
+                                      Array scratch, SumOrder) {
   if (whole.size == 0) return;
   if (!adds && mine.dtype == whole.dtype) return reduce_to(stream, whole, mine);
   if (scratch.data == nullptr) scratch = share_of(whole, size(), rank());
@@ -114,7 +114,7 @@ void NcclCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, 
   }
 }
 
-void NcclCommunicator::all_reduce(StreamId stream, Array data) {
+void NcclCommunicator::all_reduce(StreamId stream, Array data, SumOrder) {
   if (data.size == 0) return;
   const cudaStream_t native = streams_(stream);
   group_->run("ncclAllReduce", [&](ncclComm_t comm) {

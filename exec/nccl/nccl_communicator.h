@@ -37,8 +37,9 @@ class NcclCommunicator final : public Communicator {
   bool ordered() const override { return size() == 1; }
 
   void all_gather(StreamId stream, Array mine, Array whole) override;
-  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch) override;
-  void all_reduce(StreamId stream, Array data) override;
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
+                      SumOrder order) override;
+  void all_reduce(StreamId stream, Array data, SumOrder order) override;
   void broadcast(StreamId stream, Array data, int root) override;
   void send(StreamId stream, Array data, int to) override;
   void receive(StreamId stream, Array data, int from) override;

@@ -143,11 +143,12 @@ class Watched final : public Communicator {
   void all_gather(StreamId stream, Array mine, Array whole) override {
     watch([&] { inner_->all_gather(stream, mine, whole); });
   }
-  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch) override {
-    watch([&] { inner_->reduce_scatter(stream, whole, mine, adds, scratch); });
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
+                      SumOrder order) override {
+    watch([&] { inner_->reduce_scatter(stream, whole, mine, adds, scratch, order); });
   }
-  void all_reduce(StreamId stream, Array data) override {
-    watch([&] { inner_->all_reduce(stream, data); });
+  void all_reduce(StreamId stream, Array data, SumOrder order) override {
+    watch([&] { inner_->all_reduce(stream, data, order); });
   }
   void broadcast(StreamId stream, Array data, int root) override {
     watch([&] { inner_->broadcast(stream, data, root); });
