@@ -54,6 +54,14 @@ class Workspace {
   void* scratch() const { return base_ + plan_.scratch_offset; }
   /// For operands of products in fp8: plan_fp8_workspace's bytes, where the plan has such products.
   std::byte* fp8() const { return base_ + plan_.fp8_offset; }
+  /// Where sums that tensor ranks share are made in several leaves: plan_leaf_workspace's bytes.
+  struct Leaves {
+    void* partial;
+    void* operand;
+  };
+  Leaves leaves() const {
+    return {base_ + plan_.leaf_partial_offset, base_ + plan_.leaf_operand_offset};
+  }
   const WorkspacePlan& plan() const { return plan_; }
 
   /// The record that this rank sends, and the table of all ranks' records.

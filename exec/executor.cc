@@ -10,6 +10,7 @@
 
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/trained_precision.h"
 
 namespace shardwright::exec {
@@ -18,8 +19,7 @@ namespace {
 
 Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
                  const RankGroups& groups) {
-  refuse_parallelism(with_products_in_bf16(plan), "the executor runs data parallelism only",
-                     "a plan without it");
+  check_executed(plan, model, "a plan without it");
   check_trained_precision(model, plan);
   if (plan.attention != AttentionKind::kFlash) {
     throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
@@ -37,6 +37,8 @@ Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
                     "a schedule for {} = {} x {} ranks, groups of {} = {} x {}",
                     schedule.world_ranks(), schedule.shard_ranks(), schedule.replicate_ranks(),
                     groups.world->size(), groups.shard->size(), groups.replicate->size());
+  SHARDWRIGHT_CHECK(plan.parallel.tp == (groups.tensor ? groups.tensor->size() : 1),
+                    "no group of the {} tensor ranks", plan.parallel.tp);
   return schedule;
 }
 
@@ -66,9 +68,29 @@ Bytes logits_bytes(const Schedule& schedule) {
   return 0;
 }
 
+/// The head's operations that run chunk by chunk of tokens: up to its weight gradient.
+std::uint32_t count_head_ops(const Schedule& schedule) {
+  std::uint32_t first = 0;
+  for (std::uint32_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    if (op.kind == OpKind::kHeadProjection) first = i;
+    if (op.kind == OpKind::kWeightGradient && op.weight == Weight::kHead) return i + 1 - first;
+  }
+  return 0;
+}
+
 bool has_shard_casts(const Schedule& schedule) {
   return std::any_of(schedule.ops.begin(), schedule.ops.end(),
                      [](const Op& op) { return op.kind == OpKind::kCastShard; });
+}
+
+/// Ranks that own everything once between them.
+std::vector<std::int64_t> find_counting_ranks(const RankMesh& mesh) {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t rank = 0; rank < mesh.ranks; ++rank) {
+    if (mesh.members(CommGroup::kReplicate, rank).front() == rank) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::vector<StreamId> make_streams(const Schedule& schedule, Device& device) {
@@ -86,22 +108,26 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
     : model_(model),
       plan_(plan),
       schedule_(checked(std::move(schedule), model, plan, groups)),
+      mesh_(plan_, schedule_.shard_ranks()),
+      place_(mesh_.place_of(groups.world->rank())),
+      counting_ranks_(find_counting_ranks(mesh_)),
       device_(device),
       groups_(std::move(groups)),
       options_(options),
-      layout_(model, schedule_),
+      layout_(model, schedule_, plan_.parallel, place_),
       memory_(schedule_, groups_.shard->rank(), device),
       sharding_(schedule_, layout_, memory_.placement(), memory_.persistent(),
                 groups_.shard->rank()),
       activations_(schedule_, memory_.arena(), memory_.activations()),
       workspace_(model_, plan_, memory_.persistent(Persistent::kWorkspace)),
       streams_(make_streams(schedule_, device)),
-      model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_[0],
-                 groups_.world->rank()),
+      head_ops_(count_head_ops(schedule_)),
+      model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_, groups_,
+                 place_),
       recorder_(device,
                 options.trace
                     ? static_cast<std::size_t>(count_ops(schedule_) +
-                                               4 * plan_.grad_accum *
+                                               head_ops_ * plan_.grad_accum *
                                                    model_ops_.head_chunks(logits_bytes(schedule_)))
                     : 0,
                 groups_.world->rank(), options.tracer),
@@ -136,11 +162,23 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
   });
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
     std::vector<UpdateSegment>& segments = segments_.emplace_back();
+    std::vector<Run>& counted = counted_.emplace_back();
     for (const OwnedPart& part : layout_.owned(u, sharding_.shard_rank())) {
       const ParameterTensor& tensor = layout_.tensor(part.tensor);
-      segments.push_back({part.share_offset, part.count,
-                          tensor.first_index + static_cast<std::uint64_t>(part.tensor_offset),
-                          tensor.decays});
+      UpdateSegment& segment = segments.emplace_back();
+      segment.offset = part.share_offset;
+      segment.count = part.count();
+      segment.first_index = tensor.first_index + static_cast<std::uint64_t>(part.tensor_offset);
+      segment.decays = tensor.decays;
+      if (part.rows > 1) {
+        segment.row_length = part.cols;
+        segment.row_stride = tensor.row_length();
+      }
+      if (groups_.replicate->rank() > 0 || !tensor.counts) continue;
+      const bool follows =
+          !counted.empty() && counted.back().first + counted.back().count == part.share_offset;
+      if (!follows) counted.push_back({part.share_offset, 0});
+      counted.back().count += part.count();
     }
   }
   groups_.shard->register_memory(memory_.persistent(), memory_.persistent_bytes());
@@ -192,13 +230,17 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
 
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
   begin_op(at, at.op);
-  if (op.kind == OpKind::kHostWork) return;
+  if (op.kind == OpKind::kHostWork) {
+    wait_for(at, op);
+    return record_for(at, op);
+  }
   if (rehearses_ && !is_rehearsed(at.micro_step - first_micro_)) return;
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
   const bool is_head = op.kind == OpKind::kHeadProjection;
+  if (!is_head && runs_with_head(at)) return end_op(at, op);  // with the projection
   // The head's operations run together, so what they write is needed now.
-  acquire(at, is_head ? ModelOps::kHeadOps - 1 : 0);
-  wait_for(at, op);
+  acquire(at, is_head ? head_ops_ - 1 : 0);
+  if (!is_head) wait_for(at, op);
   const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
   if (micro_step != micro_step_) {
     micro_step_ = micro_step;
@@ -209,9 +251,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
   const RangeMarker::Scope range(options_.ranges,
                                  range_names_.empty() ? kNone : range_names_[at.op]);
   if (is_head) {
-    model_ops_.run_head({&op, ModelOps::kHeadOps}, at.id, at.unit, recorder_);
-  } else if (at.unit == schedule_.head_unit() && ModelOps::runs_with_head(op)) {
-    // Done with the projection.
+    run_head(at, true);
   } else {
     const Recorder::Scope scope(recorder_, at.id, stream);
     if (ModelOps::owns(op)) {
@@ -222,12 +262,40 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
       run_sharding(at, op);
     }
   }
+  end_op(at, op);
+}
+
+void Executor::end_op(const OpInstance& at, const Op& op) {
   poison_.for_each_dead(at.id, [&](std::int32_t unit) {
     const Array dead = sharding_.unit(unit).parameters.part(0, layout_.unit(unit).elements);
-    device_.poison(stream, dead.data, dead.bytes(), dead.dtype);
+    device_.poison(streams_[op.stream], dead.data, dead.bytes(), dead.dtype);
   });
   release(at);
   record_for(at, op);
+}
+
+bool Executor::runs_with_head(const OpInstance& at) const {
+  const std::uint32_t first = schedule_.blocks[at.block].first_op;
+  for (std::uint32_t i = at.op; i > first && at.op - i + 1 < head_ops_; --i) {
+    if (schedule_.ops[i - 1].kind == OpKind::kHeadProjection) return true;
+  }
+  return false;
+}
+
+void Executor::run_head(const OpInstance& at, bool makes_gradients) {
+  model_ops_.for_each_chunk(at.unit, makes_gradients, [&] {
+    OpInstance here = at;
+    for (std::uint32_t i = 0; i < head_ops_; ++i, ++here.op, ++here.id) {
+      const Op& op = schedule_.ops[here.op];
+      if (!makes_gradients && op.phase == Phase::kBackward) continue;
+      wait_for(here, op);
+      if (op.kind != OpKind::kHostWork) {
+        const Recorder::Scope scope(recorder_, here.id, streams_[op.stream]);
+        model_ops_.run(op, here.unit);
+      }
+      record_for(here, op);
+    }
+  });
 }
 
 void Executor::acquire(const OpInstance& at, std::uint32_t more) {
@@ -250,7 +318,7 @@ void Executor::release(const OpInstance& at) {
     if (action.acquire || action.bytes == 0) continue;
     const Activations::Place place = activations_.released(i, at.unit);
     if (place.data == nullptr) continue;
-    device_.poison(streams_[0], place.data, place.bytes, DType::kFp32);
+    device_.poison(streams_[schedule_.ops[at.op].stream], place.data, place.bytes, DType::kFp32);
   }
 }
 

@@ -71,10 +71,13 @@ struct StepProgress {
   std::string oldest_unfinished;  // of what others wait for; empty: all that was begun is done
 };
 
-/// What a rank owns of one tensor, in device memory.
+/// What a rank owns of one tensor, in device memory: `rows` runs of `cols` elements that lie a row
+/// of the tensor apart in it.
 struct OwnedState {
   int tensor = 0;                  // index into layout().tensors()
   std::int64_t tensor_offset = 0;  // elements from its begin
+  std::int64_t rows = 1;
+  std::int64_t cols = 0;
   Array parameter;
   Array first_moment;
   Array second_moment;
@@ -109,6 +112,13 @@ class Executor {
   /// Everything this rank owns, by unit and place. After parameters were written there,
   /// parameters_changed() must follow.
   std::vector<OwnedState> owned_state() const;
+  /// Of that, what no other rank of the world keeps, too, or what this one of them accounts for.
+  std::vector<OwnedState> counted_state() const;
+  /// Ranks with a counted state, in order.
+  const std::vector<std::int64_t>& counting_ranks() const { return counting_ranks_; }
+  /// Which of the ranks that train on different sequences this one is, and how many there are.
+  std::int64_t data_rank() const { return place_.dp; }
+  std::int64_t data_ranks() const { return mesh_.dp; }
   void parameters_changed();
   /// Copies between device arrays and host floats (bf16 is widened and rounded); the host waits.
   std::vector<float> read(const Array& array);
@@ -144,6 +154,8 @@ class Executor {
   void begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
   void run_op(const OpInstance& at, const Op& op, const StepOptions& options);
   void begin_op(const OpInstance& at, std::uint32_t op);
+  /// Poisons what is dead after it and records its event.
+  void end_op(const OpInstance& at, const Op& op);
   std::string words_of(std::uint32_t op, std::int32_t unit) const;
   /// Memory actions of the operation and `more` that follow it.
   void acquire(const OpInstance& at, std::uint32_t more);
@@ -153,6 +165,9 @@ class Executor {
   Event* event(const EventRef& ref, std::int32_t unit) const;
   std::size_t event_index(const EventRef& ref, std::int32_t unit) const;
 
+  /// Whether the operation follows the head's projection and runs with it.
+  bool runs_with_head(const OpInstance& at) const;
+  void run_head(const OpInstance& at, bool makes_gradients);
   void run_sharding(const OpInstance& at, const Op& op);
   void gather(std::int32_t unit, StreamId stream);
   void take_gradient(std::int32_t unit, OpKind kind, StreamId stream);
@@ -168,6 +183,9 @@ class Executor {
   const Model model_;
   const Plan plan_;
   const Schedule schedule_;
+  const RankMesh mesh_;
+  const RankPlace place_;
+  const std::vector<std::int64_t> counting_ranks_;
   Device& device_;
   RankGroups groups_;
   ExecutorOptions options_;
@@ -178,6 +196,7 @@ class Executor {
   Workspace workspace_;
   std::vector<StreamId> streams_;         // by schedule stream
   std::vector<std::string> range_names_;  // by operation, where ranges are marked
+  std::uint32_t head_ops_ = 0;            // from its projection to its weight gradient
   ModelOps model_ops_;
   Recorder recorder_;
   Poison poison_;
@@ -194,7 +213,11 @@ class Executor {
   std::atomic<std::uint32_t> begun_op_{0};
   std::atomic<std::int32_t> begun_unit_{0};
   std::vector<std::vector<UpdateSegment>> segments_;  // by unit
-  std::int32_t first_micro_ = 0;  // OpInstance::micro_step of the first micro-batch
+  struct Run {
+    std::int64_t first = 0, count = 0;
+  };
+  std::vector<std::vector<Run>> counted_;  // of the own share, by unit
+  std::int32_t first_micro_ = 0;           // OpInstance::micro_step of the first micro-batch
   std::int64_t micro_step_ = -1;
   bool rehearses_ = false;
   bool casts_shards_ = false;  // the schedule casts masters itself

@@ -25,6 +25,7 @@ RankGroups silent(const RankGroups& groups, Device& device) {
   result.replicate = std::make_unique<SilentCommunicator>(*groups.replicate, device);
   result.shard = std::make_unique<SilentCommunicator>(*groups.shard, device);
   result.world = std::make_unique<SilentCommunicator>(*groups.world, device);
+  if (groups.tensor) result.tensor = std::make_unique<SilentCommunicator>(*groups.tensor, device);
   return result;
 }
 
@@ -79,7 +80,7 @@ void Executor::rehearse(const Batch& batch, const OnStage& on_stage) {
   micro_step_ = plan_.grad_accum - 1;
   for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
     const bool collective = is_collective(op.kind) || op.kind == OpKind::kGradientNorm;
-    if (!collective) return;
+    if (!collective || moves_activations(op)) return;
     const std::int64_t size =
         op.kind == OpKind::kGradientNorm ? 0 : layout_.unit(schedule_.target(op, at.unit)).elements;
     if (!known.insert({op.kind, size}).second) return;

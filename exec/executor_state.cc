@@ -15,13 +15,21 @@ std::vector<OwnedState> Executor::owned_state() const {
     const UnitMemory& unit = sharding_.unit(u);
     for (const OwnedPart& part : layout_.owned(u, sharding_.shard_rank())) {
       const auto view = [&](const Array& array) {
-        return array.part(part.share_offset, part.count);
+        return array.part(part.share_offset, part.count());
       };
-      states.push_back({part.tensor, part.tensor_offset, view(unit.owned_master),
-                        view(unit.first_moment), view(unit.second_moment),
+      states.push_back({part.tensor, part.tensor_offset, part.rows, part.cols,
+                        view(unit.owned_master), view(unit.first_moment), view(unit.second_moment),
                         view(unit.gradient_sum)});
     }
   }
+  return states;
+}
+
+std::vector<OwnedState> Executor::counted_state() const {
+  if (groups_.replicate->rank() > 0) return {};
+  std::vector<OwnedState> states = owned_state();
+  std::erase_if(states,
+                [this](const OwnedState& state) { return !layout_.tensor(state.tensor).counts; });
   return states;
 }
 
@@ -32,8 +40,14 @@ void Executor::initialize(std::uint64_t seed) {
     std::vector<float> values(static_cast<std::size_t>(state.parameter.size), 0.0f);
     if (tensor.initial == Initial::kOnes) std::fill(values.begin(), values.end(), 1.0f);
     if (tensor.initial == Initial::kNormal) {
-      const auto first = tensor.first_index + static_cast<std::uint64_t>(state.tensor_offset);
-      draw_weights(random, first, layout_.initial_deviation(), values);
+      const std::int64_t stride = tensor.row_length();
+      for (std::int64_t row = 0; row < state.rows; ++row) {
+        const auto first =
+            tensor.first_index + static_cast<std::uint64_t>(state.tensor_offset + row * stride);
+        draw_weights(random, first, layout_.initial_deviation(),
+                     std::span(values).subspan(static_cast<std::size_t>(row * state.cols),
+                                               static_cast<std::size_t>(state.cols)));
+      }
     }
     write(values, state.parameter);
     device_.zero(streams_[0], state.first_moment.data, state.first_moment.bytes());

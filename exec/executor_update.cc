@@ -12,7 +12,7 @@ void Executor::run_update(const Op& op, const StepOptions& options) {
       return sum_gradients();
     case OpKind::kClip: {
       const StepRecords records{workspace_.record(0), workspace_.plan().exchange_bytes / 8,
-                                schedule_.world_ranks(), schedule_.shard_ranks(), plan_.grad_accum};
+                                schedule_.world_ranks(), plan_.grad_accum};
       return device_.finish_gradients(streams_[0], records, options.clip,
                                       workspace_.totals(schedule_.world_ranks()));
     }
@@ -26,10 +26,10 @@ void Executor::run_update(const Op& op, const StepOptions& options) {
 void Executor::sum_gradients() {
   const int rank = groups_.world->rank();
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
-    const std::int64_t count = sharding_.owned_parameters(u);
-    if (count == 0) continue;
-    device_.sum_of_squares(streams_[0], sharding_.unit(u).gradient_sum.part(0, count),
-                           workspace_.record(rank));
+    for (const Run& run : counted_[static_cast<std::size_t>(u)]) {
+      device_.sum_of_squares(streams_[0], sharding_.unit(u).gradient_sum.part(run.first, run.count),
+                             workspace_.record(rank));
+    }
   }
   if (groups_.world->size() == 1) return;
   // Records are copied, not added, so their type is of no matter.
@@ -57,14 +57,16 @@ LossSums Executor::evaluate(Batch batch) {
   LossSums mine;
   begin_walk(batch, 1, 0);
   finish_work([&] {
+    bool is_done = false;
     for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+      if (is_done || at.micro_step > first_micro_) return;
       const Phase phase = schedule_.blocks[at.block].phase;
-      const bool first = at.micro_step <= first_micro_;
-      if (first && op.kind == OpKind::kHeadProjection) {
-        acquire(at, ModelOps::kHeadOps - 1);
-        wait_for(at, op);
-        model_ops_.run_head({&op, ModelOps::kHeadOpsWithoutGradients}, at.id, at.unit, recorder_);
-      } else if (first && (phase == Phase::kForward || phase == Phase::kPrepare)) {
+      const bool is_before_loss = at.unit == schedule_.head_unit() && op.phase == Phase::kForward;
+      if (op.kind == OpKind::kHeadProjection) {
+        acquire(at, head_ops_ - 1);
+        run_head(at, false);
+        is_done = true;
+      } else if (phase == Phase::kForward || phase == Phase::kPrepare || is_before_loss) {
         run_op(at, op, {});
       }
     });

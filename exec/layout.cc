@@ -42,91 +42,176 @@ struct ParameterLayout::Draft {
   std::int32_t unit = 0;  // where it lies unless norms are apart
   std::int32_t user = 0;  // the unit whose operations name it
   Weight weight = Weight::kNone;
+  HeldPart held;
   bool is_norm = false;
   bool is_bias = false;
   bool is_positions = false;
 };
 
 /// All tensors in the order of their global index: by unit, in it matrices and biases before norms.
-std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m,
-                                                               const FamilyForm& form) {
-  const std::int64_t c = m.hidden, q = m.q_dim(), kv = m.kv_dim(), f = m.ffn;
-  const auto head = static_cast<std::int32_t>(m.layers) + 1;
-  std::vector<Draft> drafts;
-  const auto weight_of = [](std::string_view module) { return fmt::format("{}.weight", module); };
-  drafts.push_back({weight_of(form.embedding), {m.vocab, c}, 0, 0, Weight::kEmbedding});
-  if (m.position == Position::kLearned) {
-    drafts.push_back({weight_of(form.positions), {m.max_positions, c}, 0, 0, Weight::kEmbedding});
-    drafts.back().is_positions = true;
+class ParameterLayout::Drafts {
+ public:
+  Drafts(const Model& model, const FamilyForm& form, const Parallelism& parallel,
+         const RankPlace& place)
+      : m_(model), form_(form), parallel_(parallel), place_(place) {
+    write();
   }
-  const auto norm = [&](const std::string& module, std::int32_t unit, std::int32_t user,
-                        std::int64_t size, Weight weight) {
-    drafts.push_back({weight_of(module), {size}, unit, user, weight, true});
-    if (m.norm_bias) drafts.push_back({module + ".bias", {size}, unit, user, weight, true, true});
+  const std::vector<Draft>& all() const { return drafts_; }
+
+ private:
+  /// Rows of a matrix that is cut as one weight of the model.
+  struct Rows {
+    Weight weight;
+    std::int64_t count;
   };
-  const auto final_norm = [&](std::int32_t unit) {
-    norm(std::string(form.final_norm), unit, head, c, Weight::kFinalNorm);
-  };
-  if (m.tied_head) final_norm(0);
-  const Weight up = m.gated_mlp ? Weight::kGateUp : Weight::kUp;
-  for (std::int32_t unit = 1; unit < head; ++unit) {
-    const auto module = [&](std::string_view part) {
-      return fmt::format("{}{}.{}", form.layer, unit - 1, part);
-    };
-    const auto matrix = [&](std::string_view part, std::int64_t rows, std::int64_t cols,
-                            Weight weight) {
-      drafts.push_back({weight_of(module(part)), {rows, cols}, unit, unit, weight});
-    };
-    const auto bias = [&](std::string_view part, std::int64_t size, Weight weight) {
-      drafts.push_back({module(part) + ".bias", {size}, unit, unit, weight, false, true});
-    };
-    if (m.fused_qkv) {
-      matrix(form.qkv, q + 2 * kv, c, Weight::kQkv);
-    } else {
-      matrix(form.query, q, c, Weight::kQkv);
-      matrix(form.key, kv, c, Weight::kQkv);
-      matrix(form.value, kv, c, Weight::kQkv);
+
+  static std::string weight_of(std::string_view module) { return fmt::format("{}.weight", module); }
+  std::string module(std::string_view part) const {
+    return fmt::format("{}{}.{}", form_.layer, unit_ - 1, part);
+  }
+  Slice slice(const WeightShape& of) const { return slices_of(m_, of, parallel_, place_).each; }
+  Draft& add(std::string name, std::vector<std::int64_t> shape, Weight weight) {
+    Draft& draft = drafts_.emplace_back();
+    draft.name = std::move(name);
+    draft.unit = draft.user = unit_;
+    draft.weight = weight;
+    draft.held = {{{0, shape.front()}}, {0, shape.size() > 1 ? shape[1] : 1}};
+    draft.shape = std::move(shape);
+    return draft;
+  }
+  /// Those of each part are cut for themselves.
+  std::vector<Slice::Range> rows_of(const std::vector<Rows>& parts) const {
+    std::vector<Slice::Range> held;
+    std::int64_t begin = 0;
+    for (const Rows& part : parts) {
+      const Slice::Range range =
+          slice({part.weight, part.count, m_.hidden, 1, SliceAlong::kRows}).of(part.count);
+      held.push_back({begin + range.begin, begin + range.end});
+      begin += part.count;
     }
-    matrix(form.output, c, q, Weight::kOutput);
-    if (m.fused_gate_up) {
-      matrix(form.gate_up, 2 * f, c, up);
-    } else {
-      if (m.gated_mlp) matrix(form.gate, f, c, up);
-      matrix(form.up, f, c, up);
-    }
-    matrix(form.down, c, f, Weight::kDown);
-    if (m.qkv_bias && m.fused_qkv) {
-      bias(form.qkv, q + 2 * kv, Weight::kQkv);
-    } else if (m.qkv_bias) {
-      bias(form.query, q, Weight::kQkv);
-      bias(form.key, kv, Weight::kQkv);
-      bias(form.value, kv, Weight::kQkv);
-    }
-    if (m.attention_out_bias) bias(form.output, c, Weight::kOutput);
-    if (m.mlp_bias) {
-      if (m.gated_mlp) bias(form.gate, f, up);
-      bias(form.up, f, up);
-      bias(form.down, c, Weight::kDown);
-    }
-    norm(module(form.norm1), unit, unit, c, Weight::kNorm1);
-    if (!form.post_norm1.empty()) norm(module(form.post_norm1), unit, unit, c, Weight::kNorm1);
-    norm(module(form.norm2), unit, unit, c, Weight::kNorm2);
-    if (!form.post_norm2.empty()) norm(module(form.post_norm2), unit, unit, c, Weight::kNorm2);
-    if (m.qk_norm) {
-      drafts.push_back(
-          {weight_of(module("self_attn.q_norm")), {m.head_dim}, unit, unit, Weight::kQkNorm, true});
-      drafts.push_back(
-          {weight_of(module("self_attn.k_norm")), {m.head_dim}, unit, unit, Weight::kQkNorm, true});
+    return held;
+  }
+  static std::int64_t total(const std::vector<Rows>& parts) {
+    std::int64_t rows = 0;
+    for (const Rows& part : parts) rows += part.count;
+    return rows;
+  }
+  void column_matrix(std::string name, const std::vector<Rows>& parts, Weight weight) {
+    add(std::move(name), {total(parts), m_.hidden}, weight).held.rows = rows_of(parts);
+  }
+  void column_bias(std::string_view part, const std::vector<Rows>& parts, Weight weight) {
+    Draft& draft = add(module(part) + ".bias", {total(parts)}, weight);
+    draft.is_bias = true;
+    draft.held.rows = rows_of(parts);
+  }
+  void row_matrix(std::string_view part, std::int64_t cols, Weight weight) {
+    Draft& draft = add(weight_of(module(part)), {m_.hidden, cols}, weight);
+    draft.held.cols = slice({weight, m_.hidden, cols, 1, SliceAlong::kColumns}).of(cols);
+  }
+  void row_bias(std::string_view part, Weight weight) {
+    add(module(part) + ".bias", {m_.hidden}, weight).is_bias = true;
+  }
+  void norm(const std::string& name, std::int32_t user, std::int64_t size, Weight weight,
+            bool has_bias) {
+    for (const bool bias : {false, true}) {
+      if (bias && !has_bias) continue;
+      Draft& draft = add(bias ? name + ".bias" : weight_of(name), {size}, weight);
+      draft.user = user;
+      draft.is_norm = true;
+      draft.is_bias = bias;
     }
   }
-  if (!m.tied_head) {
-    drafts.push_back({weight_of(form.head), {m.vocab, c}, head, head, Weight::kHead});
+
+  void write() {
+    const auto head = static_cast<std::int32_t>(m_.layers) + 1;
+    column_matrix(weight_of(form_.embedding), {{Weight::kEmbedding, m_.vocab}}, Weight::kEmbedding);
+    if (m_.position == Position::kLearned) {
+      add(weight_of(form_.positions), {m_.max_positions, m_.hidden}, Weight::kEmbedding)
+          .is_positions = true;
+    }
+    if (m_.tied_head) final_norm(head);
+    for (unit_ = 1; unit_ < head; ++unit_) {
+      matrices();
+      biases();
+      norms();
+    }
+    if (m_.tied_head) return;
+    column_matrix(weight_of(form_.head), {{Weight::kHead, m_.vocab}}, Weight::kHead);
     final_norm(head);
   }
-  return drafts;
+  void final_norm(std::int32_t user) {
+    norm(std::string(form_.final_norm), user, m_.hidden, Weight::kFinalNorm, m_.norm_bias);
+  }
+  std::vector<Rows> qkv() const {
+    return {
+        {Weight::kQuery, m_.q_dim()}, {Weight::kKey, m_.kv_dim()}, {Weight::kValue, m_.kv_dim()}};
+  }
+  Weight up() const { return m_.gated_mlp ? Weight::kGateUp : Weight::kUp; }
+
+  void matrices() {
+    if (m_.fused_qkv) {
+      column_matrix(weight_of(module(form_.qkv)), qkv(), Weight::kQkv);
+    } else {
+      const std::vector<Rows> parts = qkv();
+      const std::string_view names[] = {form_.query, form_.key, form_.value};
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        column_matrix(weight_of(module(names[i])), {parts[i]}, Weight::kQkv);
+    }
+    row_matrix(form_.output, m_.q_dim(), Weight::kOutput);
+    if (m_.fused_gate_up) {
+      column_matrix(weight_of(module(form_.gate_up)),
+                    {{Weight::kGate, m_.ffn}, {Weight::kUp, m_.ffn}}, up());
+    } else {
+      if (m_.gated_mlp)
+        column_matrix(weight_of(module(form_.gate)), {{Weight::kGate, m_.ffn}}, up());
+      column_matrix(weight_of(module(form_.up)), {{Weight::kUp, m_.ffn}}, up());
+    }
+    row_matrix(form_.down, m_.ffn, Weight::kDown);
+  }
+  void biases() {
+    if (m_.qkv_bias && m_.fused_qkv) {
+      column_bias(form_.qkv, qkv(), Weight::kQkv);
+    } else if (m_.qkv_bias) {
+      const std::vector<Rows> parts = qkv();
+      const std::string_view names[] = {form_.query, form_.key, form_.value};
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        column_bias(names[i], {parts[i]}, Weight::kQkv);
+    }
+    if (m_.attention_out_bias) row_bias(form_.output, Weight::kOutput);
+    if (!m_.mlp_bias) return;
+    if (m_.gated_mlp) column_bias(form_.gate, {{Weight::kGate, m_.ffn}}, up());
+    column_bias(form_.up, {{Weight::kUp, m_.ffn}}, up());
+    row_bias(form_.down, Weight::kDown);
+  }
+  void norms() {
+    const auto layer_norm = [&](std::string_view part, Weight weight) {
+      if (!part.empty()) norm(module(part), unit_, m_.hidden, weight, m_.norm_bias);
+    };
+    layer_norm(form_.norm1, Weight::kNorm1);
+    layer_norm(form_.post_norm1, Weight::kNorm1);
+    layer_norm(form_.norm2, Weight::kNorm2);
+    layer_norm(form_.post_norm2, Weight::kNorm2);
+    if (!m_.qk_norm) return;
+    for (const char* of : {"self_attn.q_norm", "self_attn.k_norm"})
+      norm(module(of), unit_, m_.head_dim, Weight::kQkNorm, false);
+  }
+
+  const Model& m_;
+  const FamilyForm& form_;
+  const Parallelism& parallel_;
+  const RankPlace& place_;
+  std::vector<Draft> drafts_;
+  std::int32_t unit_ = 0;
+};
+
+std::int64_t HeldPart::row_count() const {
+  std::int64_t count = 0;
+  for (const Slice::Range& range : rows) count += range.size();
+  return count;
 }
 
-ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
+ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
+                                 const Parallelism& parallel, const RankPlace& place)
     : shard_ranks_(schedule.shard_ranks()),
       tied_(model.tied_head),
       initial_deviation_(model.initial_deviation) {
@@ -135,22 +220,25 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
   norm_offset_ = form.norm_offset;
   units_.resize(static_cast<std::size_t>(model.layers) + 3);
   weights_.resize(units_.size());
+  norms_.resize(units_.size());
   // Norms that are apart lie behind everything else, but keep their global index.
   std::uint64_t index = 0;
   std::vector<std::pair<Draft, std::uint64_t>> apart;
-  for (const Draft& draft : drafts_of(model, form)) {
+  const Drafts drafts(model, form, parallel, place);
+  for (const Draft& draft : drafts.all()) {
     if (schedule.sharding.separates_norms && draft.is_norm) {
       apart.emplace_back(draft, index);
     } else {
-      place(draft, draft.unit, index);
+      this->place(draft, draft.unit, index);
     }
     std::uint64_t size = 1;
     for (const std::int64_t n : draft.shape) size *= static_cast<std::uint64_t>(n);
     index += size;
   }
-  for (const auto& [draft, first_index] : apart) place(draft, norm_unit(), first_index);
+  for (const auto& [draft, first_index] : apart) this->place(draft, norm_unit(), first_index);
   parameters_ = static_cast<std::int64_t>(index);
   for (ParameterTensor& tensor : tensors_) {
+    tensor.counts = place.tp == 0 || tensor.held.elements() < tensor.size;
     tensor.stored = stored_form(form, tensor.name, tensor.shape, head_shape(model));
   }
   if (tied_) {
@@ -177,6 +265,7 @@ void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
   tensor.offset = unit.elements;
   tensor.size = 1;
   for (const std::int64_t n : draft.shape) tensor.size *= n;
+  tensor.held = draft.held;
   tensor.first_index = first_index;
   tensor.initial = draft.is_bias                        ? Initial::kZeros
                    : draft.is_norm && norm_offset_ == 0 ? Initial::kOnes
@@ -184,8 +273,9 @@ void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
                                                         : Initial::kNormal;
   tensor.decays = draft.shape.size() > 1;
   if (unit.tensors++ == 0) unit.first_tensor = tensor_index;
-  unit.elements += tensor.size;
+  unit.elements += tensor.held.elements();
 
+  if (draft.is_norm) norms_[static_cast<std::size_t>(draft.user)].push_back(tensor_index);
   WeightTensors& weight =
       weights_[static_cast<std::size_t>(draft.user)][static_cast<std::size_t>(draft.weight)];
   if (draft.is_bias) {
@@ -198,12 +288,12 @@ void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
   }
   if (weight.first < 0) {
     weight.first = tensor_index;
-    if (draft.shape.size() > 1) weight.cols = draft.shape[1];
+    if (draft.shape.size() > 1) weight.cols = draft.held.cols.size();
   } else if (draft.is_norm) {
     weight.second = tensor_index;
     return;
   }
-  weight.rows += draft.shape[0];
+  weight.rows += draft.held.row_count();
 }
 
 int ParameterLayout::find(std::string_view name) const {
@@ -212,6 +302,46 @@ int ParameterLayout::find(std::string_view name) const {
   }
   return -1;
 }
+
+namespace {
+
+/// Appends what of a tensor elements [from, to) of the held part are, in its own order; they lie
+/// `share_offset` elements from the begin of the share.
+void append_parts(int index, const ParameterTensor& tensor, std::int64_t from, std::int64_t to,
+                  std::int64_t share_offset, std::vector<OwnedPart>& parts) {
+  const std::int64_t cols = tensor.held.cols.size();
+  const std::int64_t whole_cols = tensor.row_length();
+  const auto append = [&](std::int64_t row, std::int64_t col, std::int64_t rows,
+                          std::int64_t count) {
+    if (rows == 0 || count == 0) return;
+    const std::int64_t first = row * whole_cols + tensor.held.cols.begin + col;
+    parts.push_back({index, first, rows, count, share_offset});
+    share_offset += rows * count;
+  };
+  std::int64_t begin = 0;  // of the range of rows among what is held
+  for (const Slice::Range& range : tensor.held.rows) {
+    const std::int64_t end = begin + range.size() * cols;
+    const std::int64_t a = std::clamp(from, begin, end) - begin;
+    const std::int64_t b = std::clamp(to, begin, end) - begin;
+    begin = end;
+    if (a == b) continue;
+    if (cols == whole_cols) {
+      append(range.begin, a, 1, b - a);
+      continue;
+    }
+    // The end of a row, whole rows, the begin of one.
+    const std::int64_t first_whole = (a + cols - 1) / cols, last_whole = b / cols;
+    if (first_whole > last_whole) {  // within one row
+      append(range.begin + a / cols, a % cols, 1, b - a);
+      continue;
+    }
+    append(range.begin + a / cols, a % cols, 1, first_whole * cols - a);
+    append(range.begin + first_whole, 0, last_whole - first_whole, cols);
+    append(range.begin + last_whole, 0, 1, b - last_whole * cols);
+  }
+}
+
+}  // namespace
 
 std::vector<OwnedPart> ParameterLayout::owned(std::int32_t unit_index,
                                               std::int64_t shard_rank) const {
@@ -222,8 +352,8 @@ std::vector<OwnedPart> ParameterLayout::owned(std::int32_t unit_index,
   for (int i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
     const ParameterTensor& t = tensor(i);
     const std::int64_t from = std::max(begin, t.offset);
-    const std::int64_t to = std::min(end, t.offset + t.size);
-    if (from < to) parts.push_back({i, from - t.offset, from - begin, to - from});
+    const std::int64_t to = std::min(end, t.offset + t.held.elements());
+    if (from < to) append_parts(i, t, from - t.offset, to - t.offset, from - begin, parts);
   }
   return parts;
 }

@@ -7,6 +7,9 @@
 // shard group. Query, key and value matrices are neighbours, and so are gate and up, so that each
 // pair or triple is one matrix of one product. Rank r of a shard group owns the r-th equal part.
 //
+// Tensor ranks hold parts of a tensor (sim/core/local_shape.h): some of its rows, or some of its
+// columns. A unit then has the parts of this rank.
+//
 // Beside its place every element has a global index that does not depend on units, padding or
 // ranks: initial values, random rounding and checkpoints are keyed by it.
 #pragma once
@@ -19,6 +22,7 @@
 
 #include "exec/device.h"
 #include "exec/family.h"
+#include "sim/core/local_shape.h"
 #include "sim/core/model.h"
 #include "sim/core/schedule.h"
 #include "sim/core/tensor.h"
@@ -27,16 +31,30 @@ namespace shardwright::exec {
 
 enum class Initial { kNormal, kZeros, kOnes };
 
+/// What a rank holds of a tensor: the ranges of rows, one behind the other, of a range of columns.
+struct HeldPart {
+  std::vector<Slice::Range> rows;
+  Slice::Range cols{0, 1};
+
+  std::int64_t row_count() const;
+  std::int64_t elements() const { return row_count() * cols.size(); }
+};
+
 struct ParameterTensor {
   std::string name;                 // as in Hugging Face checkpoints
   std::vector<std::int64_t> shape;  // [out, in], [V, C] or [n]
   std::int32_t unit = 0;
   std::int64_t offset = 0;  // elements from the unit's begin
-  std::int64_t size = 0;
+  std::int64_t size = 0;    // of the whole tensor
+  HeldPart held;
+  bool counts = true;             // here, where other tensor ranks hold the same
   std::uint64_t first_index = 0;  // global index of its first element
   Initial initial = Initial::kNormal;
   bool decays = false;  // matrices do, norms and biases do not
   StoredForm stored;    // in files of Hugging Face
+
+  /// Elements from one row to the next.
+  std::int64_t row_length() const { return shape.size() > 1 ? shape[1] : 1; }
 };
 
 /// The tensors that make one weight: indices into ParameterLayout::tensors(), -1 where there is no
@@ -57,12 +75,16 @@ struct ParameterUnit {
   int tensors = 0;
 };
 
-/// The part of a tensor that a rank owns.
+/// A part of a tensor that a rank owns: `rows` runs of `cols` elements, which lie a row of the
+/// tensor apart in it, and one behind the other in the rank's share of the unit.
 struct OwnedPart {
   int tensor = 0;
-  std::int64_t tensor_offset = 0;  // elements from the tensor's begin
-  std::int64_t share_offset = 0;   // elements from the begin of the rank's share of the unit
-  std::int64_t count = 0;
+  std::int64_t tensor_offset = 0;  // of the first element from the tensor's begin
+  std::int64_t rows = 1;
+  std::int64_t cols = 0;
+  std::int64_t share_offset = 0;  // elements from the begin of the rank's share of the unit
+
+  std::int64_t count() const { return rows * cols; }
 };
 
 /// Throws Error naming what of the model the executor cannot run: it trains the families of
@@ -71,8 +93,10 @@ void check_executable(const Model& model, const Schedule& schedule);
 
 class ParameterLayout {
  public:
-  /// The model's tensors in the units of the schedule. Throws Error as check_executable does.
-  ParameterLayout(const Model& model, const Schedule& schedule);
+  /// The model's tensors in the units of the schedule, as the rank at `place` holds them. Throws
+  /// Error as check_executable does.
+  ParameterLayout(const Model& model, const Schedule& schedule, const Parallelism& parallel = {},
+                  const RankPlace& place = {});
 
   /// By unit and place.
   const std::vector<ParameterTensor>& tensors() const { return tensors_; }
@@ -100,7 +124,11 @@ class ParameterLayout {
   double initial_deviation() const { return initial_deviation_; }
   /// What is added to the weights of norms.
   double norm_offset() const { return norm_offset_; }
-  /// A weight that operations of `unit` name.
+  /// The tensors of the norms that operations of `unit` name.
+  const std::vector<int>& norms(std::int32_t unit) const {
+    return norms_[static_cast<std::size_t>(unit)];
+  }
+  /// A weight that operations of `unit` name, as this rank holds it.
   const WeightTensors& weight(Weight weight, std::int32_t unit) const {
     return weights_[static_cast<std::size_t>(unit)][static_cast<std::size_t>(weight)];
   }
@@ -110,7 +138,7 @@ class ParameterLayout {
 
  private:
   struct Draft;
-  static std::vector<Draft> drafts_of(const Model& model, const FamilyForm& form);
+  class Drafts;
   void place(const Draft& draft, std::int32_t unit, std::uint64_t first_index);
 
   std::int64_t shard_ranks_;
@@ -118,6 +146,7 @@ class ParameterLayout {
   std::vector<ParameterTensor> tensors_;
   std::vector<ParameterUnit> units_;
   std::vector<std::array<WeightTensors, kWeightKinds>> weights_;  // by unit that uses them
+  std::vector<std::vector<int>> norms_;                           // likewise
   bool tied_;
   double initial_deviation_;
   double norm_offset_ = 0;

@@ -8,36 +8,51 @@
 // another. Only native programs are run: packed heads, packed gate and up, residuals added by
 // products, losses in chunks.
 //
-// The head's four operations run chunk by chunk of tokens; the views of all others are of all
-// tokens.
+// The head's operations from its projection to its weight gradient run chunk by chunk of tokens;
+// the views of all others are of all tokens.
+//
+// Tensor ranks have parts of the weights, and of the tokens between them (sim/core/local_shape.h);
+// what they gather and add up are operations as others (model_ops_tensor.cc). A sum that tensor
+// ranks share has a leaf for each of Plan::feature_parts(); a rank adds up those that it has as the
+// ranks do theirs: neighbours first, so that the bits do not depend on how many ranks there are.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "exec/activations.h"
 #include "exec/batch.h"
+#include "exec/communicator.h"
 #include "exec/device.h"
 #include "exec/fp8_products.h"
-#include "exec/recorder.h"
 #include "exec/sharding.h"
+#include "sim/core/local_shape.h"
 #include "sim/core/model.h"
 #include "sim/core/op.h"
 #include "sim/core/plan.h"
 
 namespace shardwright::exec {
 
-/// The attention of a micro-batch of the plan.
-kernels::AttentionShape attention_shape_of(const Model& model, const Plan& plan);
+/// The attention of a micro-batch of the plan, of the heads of tensor rank `tensor_rank`.
+kernels::AttentionShape attention_shape_of(const Model& model, const Plan& plan,
+                                           std::int64_t tensor_rank = 0);
+
+/// Its input's columns are what tensor ranks share, and its results are added up.
+constexpr bool is_row_parallel(Weight weight) {
+  return weight == Weight::kOutput || weight == Weight::kDown;
+}
+inline Array flat(const Matrix& matrix) {
+  return {matrix.data, matrix.dtype, matrix.rows * matrix.cols};
+}
 
 class ModelOps {
  public:
-  /// Everything is kept by reference. `stream` is the compute stream.
+  /// Everything is kept by reference. `streams` are the schedule's, the compute stream first.
   ModelOps(const Model& model, const Plan& plan, const Sharding& sharding,
            const Activations& activations, const Workspace& workspace, Device& device,
-           StreamId stream, int world_rank);
+           const std::vector<StreamId>& streams, const RankGroups& groups, const RankPlace& place);
 
   /// While on, attention runs for every number of documents that it tells apart, and for the batch
   /// last: a later one may have any.
@@ -48,15 +63,21 @@ class ModelOps {
   /// Whether the operation belongs to the model, not to sharding or the update.
   static bool owns(const Op& op);
   void run(const Op& op, std::int32_t unit);
-  /// Whether the operation, of the head's unit, is one that run_head covers after the projection.
-  static bool runs_with_head(const Op& op);
 
-  /// The operations of the head, from its projection to its weight gradient, chunk by chunk.
-  /// `first` is the id of the first one; without gradients only projection and loss are given.
-  void run_head(std::span<const Op> ops, OpId first, std::int32_t unit, Recorder& recorder);
-  static constexpr std::uint32_t kHeadOps = 4;
-  static constexpr std::uint32_t kHeadOpsWithoutGradients = 2;
-  /// The most chunks that run_head makes.
+  /// Calls run_chunk() for each chunk of tokens whose logits have room; what it runs works on these
+  /// tokens. Without gradients the loss leaves logits as they are.
+  template <class RunChunk>
+  void for_each_chunk(std::int32_t unit, bool makes_gradients, const RunChunk& run_chunk) {
+    const std::int64_t chunk = chunk_tokens(activations_.bytes(Tensor::kLogits, unit));
+    makes_gradients_ = makes_gradients;
+    for (std::int64_t first = 0; first < shape_.tokens; first += chunk) {
+      chunk_ = {first, std::min(first + chunk, shape_.tokens)};
+      run_chunk();
+    }
+    chunk_.reset();
+    makes_gradients_ = true;
+  }
+  /// How many there are at most.
   std::int64_t head_chunks(Bytes logits_bytes) const;
 
  private:
@@ -85,7 +106,35 @@ class ModelOps {
   void bias_gradient(const Op& op, std::int32_t unit);
   void loss(const Op& op, std::int32_t unit);
 
-  /// [tokens of the chunk, columns of the tensor]
+  // Of tensor ranks (model_ops_tensor.cc).
+  void gather(const Op& op, std::int32_t unit);
+  void reduce(const Op& op, std::int32_t unit);
+  void sum_norm_gradients(const Op& op, std::int32_t unit);
+  void loss_in_parts(const Op& op, std::int32_t unit);
+  void product_in_leaves(const Op& op, std::int32_t unit, const Addends& addends);
+  void input_gradient_in_leaves(const Op& op, std::int32_t unit);
+  /// Where a norm's gradient goes, one leaf after the other: make(leaf, leaves, to, adds).
+  template <class Make>
+  void norm_gradient(const Op& op, std::int32_t unit, int tensor, std::int64_t leaves,
+                     const Make& make);
+  /// Adds up leaves of `out`'s type that lie in `from`, one behind the other.
+  void fold_leaves(Array from, std::int64_t leaves, Array out);
+  /// Leaf number `leaf` of the rows of a weight that this rank has, as ranges of these.
+  std::vector<Slice::Range> leaf_rows(const Op& op, std::int32_t unit, std::int64_t leaf) const;
+  Slice::Range leaf_vocabulary(std::int32_t unit, std::int64_t leaf) const;
+  std::int64_t first_row_of(const WeightTensors& table) const;
+  /// The first token of the vocabulary whose logits this rank has.
+  std::int64_t first_vocab(std::int32_t unit) const;
+  /// Norms whose gradients this rank makes from some of the tokens or heads.
+  std::vector<int> partial_norms(std::int32_t unit) const;
+  const float* copied_statistics(const Matrix& of);
+  StreamId stream_of(const Op& op) const { return streams_[op.stream]; }
+
+  /// Tokens of a tensor that this rank has.
+  std::int64_t tokens_of(Tensor tensor) const {
+    return is_of_own_tokens(tensor) ? shape_.sharded_tokens : shape_.tokens;
+  }
+  /// [tokens, or those of the chunk; columns of the tensor]
   Matrix rows(const Operand& operand, std::int32_t unit) const;
   /// fp32, some for each token.
   float* statistics(const Operand& operand, std::int32_t unit) const;
@@ -103,12 +152,15 @@ class ModelOps {
   /// A single tensor; without data when there is none.
   Array parameter(int tensor, std::int64_t size) const;
   Array parameter_gradient(int tensor, std::int64_t size) const;
+  /// Adds `from` to the gradient of a tensor, or puts it there in the first micro-batch.
+  void store_gradient(StreamId stream, Array from, int tensor);
   /// Where products of this weight are in fp8: those of layers; null: in the parameters' type.
   Fp8Products* fp8(const Op& op) { return fp8_ && op.weight != Weight::kHead ? &*fp8_ : nullptr; }
   /// Those of the micro-batch; in a rehearsal of packed documents others before them.
   std::vector<PackedDocuments> documents() const;
   /// Whether a tensor's gradient is added to what earlier micro-batches left.
   bool adds(int tensor) const;
+  std::int64_t chunk_tokens(Bytes logits_bytes) const;
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
 
   const Model& model_;
@@ -117,10 +169,16 @@ class ModelOps {
   const Activations& activations_;
   const Workspace& workspace_;
   Device& device_;
-  StreamId stream_;
+  const std::vector<StreamId>& streams_;
+  StreamId stream_;  // of what computes
+  const RankGroups& groups_;
   int world_rank_;
   DType dtype_;
-  std::int64_t tokens_;
+  RankShape shape_;
+  Model local_;  // what of the model this rank has
+  std::int64_t tensor_rank_;
+  std::int64_t leaves_;  // that this rank has
+  SumOrder order_;       // of tensor ranks
   std::int64_t packed_cols_;
   kernels::AttentionShape attention_;
   std::optional<Fp8Products> fp8_;
@@ -128,9 +186,8 @@ class ModelOps {
   std::int64_t micro_step_ = 0;
   DeviceBatch batch_;
   bool rehearses_ = false;
-  // The tokens that operations work on, and whether a loss leaves its gradient.
-  std::int64_t first_row_ = 0;
-  std::int64_t row_count_;
+  // The tokens of the head that operations work on, and whether a loss leaves its gradient.
+  std::optional<Slice::Range> chunk_;
   bool makes_gradients_ = true;
 };
 

@@ -26,6 +26,7 @@ Poison::Poison(const Schedule& schedule, const Sharding& sharding, bool active) 
   };
   std::map<const void*, LastRead> last_read;  // by buffer
   for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+    if (moves_activations(op)) return;
     if (op.kind == OpKind::kAllGather) {
       const std::int32_t unit = schedule.target(op, at.unit);
       const auto found = last_read.find(sharding.unit(unit).parameters.data);

@@ -15,7 +15,7 @@ static_assert(kExactSumWords == kernels::ExactSum::kWords);
 StepTotals total(const StepRecords& records, const ClipOptions& options) {
   StepTotals totals;
   std::array<std::int64_t, kExactSumWords> words{};
-  for (std::int64_t rank = 0; rank < records.shard_ranks; ++rank) {
+  for (std::int64_t rank = 0; rank < records.world_ranks; ++rank) {
     for (std::size_t i = 0; i < words.size(); ++i) words[i] += records.squares(rank)[i];
   }
   for (std::int64_t m = 0; m < records.micro_steps; ++m) {

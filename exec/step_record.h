@@ -20,12 +20,11 @@ struct LossSums {
 };
 
 /// One record per rank of the world, as plan_workspace lays them out: kExactSumWords words, then
-/// LossSums of every micro-batch.
+/// LossSums of every micro-batch. Ranks leave out what others count: zero is in its place.
 struct StepRecords {
   const std::int64_t* data = nullptr;
   std::int64_t words = 0;  // 8-byte words of a record
   std::int64_t world_ranks = 1;
-  std::int64_t shard_ranks = 1;  // ranks 0 to shard_ranks - 1 own every parameter once
   std::int64_t micro_steps = 1;
 
   const std::int64_t* squares(std::int64_t rank) const { return data + rank * words; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/core/trained_precision.h"
 
@@ -57,14 +58,16 @@ void keep_batch(const RunSettings& settings, std::int64_t before,
                 const exec::LaunchEnvironment& launch, Plan& plan) {
   const bool asked = settings.given("grad-accum") && !is_of_run_file(settings, "grad-accum");
   if (launch.launcher == exec::Launcher::kNone || before == plan.gpus || asked) return;
-  const std::int64_t micro_steps = before * plan.grad_accum;
-  if (micro_steps % plan.gpus != 0) {
+  const std::int64_t replica = plan.parallel.replica();
+  const std::int64_t micro_steps = before / replica * plan.grad_accum;
+  if (micro_steps * replica % plan.gpus != 0) {
     throw Error(
-        fmt::format("{} started {} processes, but a step has {} micro-batches; expected a "
+        fmt::format("{} started {} processes, but a step has {} micro-batches{}; expected a "
                     "number of processes that divides them, or --grad-accum",
-                    name_of(launch.launcher), plan.gpus, micro_steps));
+                    name_of(launch.launcher), plan.gpus, micro_steps,
+                    replica > 1 ? fmt::format(" for {} ranks each", replica) : ""));
   }
-  plan.grad_accum = micro_steps / plan.gpus;
+  plan.grad_accum = micro_steps * replica / plan.gpus;
 }
 
 }  // namespace
@@ -74,9 +77,7 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   const std::string& file = settings.text("plan");
   const bool from_file = !file.empty();
   Plan plan = document.plan;
-  if (from_file)
-    refuse_parallelism(with_products_in_bf16(plan), "run trains with data parallelism only",
-                       fmt::format("a plan without it in {}", file));
+  if (from_file) check_executed(plan, model, fmt::format("a plan without it in {}", file));
   if (!from_file) {
     plan.ckpt_layers = 0;
     plan.param_dtype = device == DeviceKind::kCuda ? DType::kBf16 : DType::kFp32;

@@ -81,8 +81,7 @@ void CudaDevice::finish_gradients(StreamId stream, const StepRecords& records,
                                   const ClipOptions& options, StepTotals* totals) {
   enqueue([&] {
     kc::step_totals(this->stream(stream),
-                    {records.data, records.words, records.world_ranks, records.shard_ranks,
-                     records.micro_steps},
+                    {records.data, records.words, records.world_ranks, records.micro_steps},
                     options.max_norm, options.skip_above,
                     reinterpret_cast<kc::StepTotalsView*>(totals));
   });

@@ -83,7 +83,8 @@ cuda::PinnedMemory slopes_of(const AttentionShape& s) {
   auto* const slopes = static_cast<float*>(memory.get());
   for (std::int64_t head = 0; head < s.heads; ++head) {
     slopes[kSlopeStride * head] =
-        std::exp2(-8.0F * kernels::alibi_share(static_cast<int>(head), static_cast<int>(s.heads)));
+        std::exp2(-8.0F * kernels::alibi_share(static_cast<int>(s.first_head + head),
+                                               static_cast<int>(s.alibi_heads())));
   }
   return memory;
 }

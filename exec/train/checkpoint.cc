@@ -70,14 +70,29 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
 void Checkpoint::index_file(const SafetensorsFile& file) {
   for (const StoredTensor& stored : file.tensors()) {
     const auto key = split_key(stored.spec.name);
-    if (!key || stored.spec.shape.size() != 1) {
+    const std::vector<std::int64_t>& shape = stored.spec.shape;
+    const std::int64_t stride = key && shape.size() == 2 ? row_length(key->first) : 0;
+    const bool is_part = key && (shape.size() == 1 || (stride > 0 && shape[1] <= stride));
+    if (!is_part) {
       throw Error(
-          fmt::format("{}: tensor '{}' is no part of a checkpoint, expected "
-                      "KIND:NAME:OFFSET with one dimension",
+          fmt::format("{}: tensor '{}' is no part of a checkpoint, expected KIND:NAME:OFFSET with "
+                      "one dimension, or with two of a part of a matrix",
                       folder_.string(), stored.spec.name));
     }
-    pieces_[key->first].push_back({key->second, stored.spec.shape.front(), &file, &stored});
+    const std::int64_t rows = stride > 0 ? shape[0] : 1, cols = shape.back();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      pieces_[key->first].push_back({key->second + row * stride, cols, row * cols, &file, &stored});
+    }
   }
+}
+
+/// Of the matrix that a key is of; 0: of none.
+std::int64_t Checkpoint::row_length(std::string_view key) const {
+  const std::string_view name = key.substr(std::min(key.find(':') + 1, key.size()));
+  for (const CheckpointTensor& tensor : manifest_.tensors) {
+    if (tensor.name == name) return tensor.shape.size() == 2 ? tensor.shape[1] : 0;
+  }
+  return 0;
 }
 
 void Checkpoint::require_whole_tensors() {
@@ -122,13 +137,18 @@ void Checkpoint::read(StateKind kind, std::string_view tensor, std::int64_t firs
                       std::span<float> out) const {
   const auto found = pieces_.find(fmt::format("{}:{}", name_of(kind), tensor));
   SHARDWRIGHT_CHECK(found != pieces_.end(), "the checkpoint has {}", tensor);
-  for (const Piece& piece : found->second) {
+  const std::vector<Piece>& pieces = found->second;
+  auto at =
+      std::upper_bound(pieces.begin(), pieces.end(), first,
+                       [](std::int64_t element, const Piece& p) { return element < p.first; });
+  if (at != pieces.begin()) --at;
+  for (; at != pieces.end(); ++at) {
     if (out.empty()) return;
-    const std::int64_t within = first - piece.first;
-    if (within < 0 || within >= piece.count) continue;
+    const std::int64_t within = first - at->first;
+    if (within < 0 || within >= at->count) continue;
     const auto count =
-        static_cast<std::size_t>(std::min<std::int64_t>(piece.count - within, std::ssize(out)));
-    piece.file->read_floats(*piece.stored, within, out.first(count));
+        static_cast<std::size_t>(std::min<std::int64_t>(at->count - within, std::ssize(out)));
+    at->file->read_floats(*at->stored, at->offset + within, out.first(count));
     out = out.subspan(count);
     first += static_cast<std::int64_t>(count);
   }

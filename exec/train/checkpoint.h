@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints on the disk: what is in one, which there are, and which can be trusted.
 //
-// A checkpoint is a folder step-000100 with one safetensors file for every rank of a shard group
-// and checkpoint.json, which names them with size and CRC-32 and carries one of its own. A rank's
-// file holds the parts of tensors that it owns, as "parameter:NAME:OFFSET", "first_moment:..." and
-// "second_moment:...", so that any number of ranks and any strategy can put the tensors together
-// again.
+// A checkpoint is a folder step-000100 with one safetensors file for every rank that owns what no
+// rank before it does, and checkpoint.json, which names them with size and CRC-32 and carries one
+// of its own. A rank's file holds the parts of tensors that it owns, as "parameter:NAME:OFFSET",
+// "first_moment:..." and "second_moment:...": elements from OFFSET on, or, with two dimensions, a
+// rectangle whose first one that is. So any number of ranks and any layout can put the tensors
+// together again.
 //
 // The files are written into a folder with another name, which takes its own only when everything
 // is durable: a killed run or a full disk leaves earlier checkpoints as they were. Who writes when
@@ -84,10 +85,12 @@ class Checkpoint {
   struct Piece {
     std::int64_t first = 0;
     std::int64_t count = 0;
+    std::int64_t offset = 0;  // of its first element in what is stored
     const SafetensorsFile* file = nullptr;
     const StoredTensor* stored = nullptr;
   };
   void index_file(const SafetensorsFile& file);
+  std::int64_t row_length(std::string_view key) const;
   void require_whole_tensors();
 
   std::filesystem::path folder_;

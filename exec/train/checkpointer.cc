@@ -34,12 +34,14 @@ void Checkpointer::prepare() {
 }
 
 bool Checkpointer::writes() const {
-  // Ranks of the first shard group own everything once.
-  return executor_.world().rank() < executor_.schedule().shard_ranks();
+  const std::vector<std::int64_t>& writers = executor_.counting_ranks();
+  return std::binary_search(writers.begin(), writers.end(), executor_.world().rank());
 }
 
 std::string Checkpointer::file_name(std::int64_t rank) const {
-  return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, executor_.schedule().shard_ranks());
+  const std::vector<std::int64_t>& writers = executor_.counting_ranks();
+  const auto at = std::lower_bound(writers.begin(), writers.end(), rank);
+  return fmt::format("rank-{:05}-of-{:05}.safetensors", at - writers.begin(), writers.size());
 }
 
 CheckpointWriter::State Checkpointer::state() const {
@@ -96,7 +98,7 @@ void Checkpointer::commit(const std::vector<Vote>& votes) {
   }
   if (error.empty()) {
     manifest_.files.clear();
-    for (std::int64_t rank = 0; rank < executor_.schedule().shard_ranks(); ++rank) {
+    for (const std::int64_t rank : executor_.counting_ranks()) {
       const Vote& vote = votes[static_cast<std::size_t>(rank)];
       manifest_.files.push_back({file_name(rank), vote.bytes, vote.crc});
     }

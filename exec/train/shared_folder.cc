@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <span>
@@ -65,15 +66,16 @@ void require_files(const fs::path& folder, const CheckpointManifest& manifest, d
   }
 }
 
-void require_shared_folder(Communicator& world, const fs::path& folder, int writers,
-                           double patience_s) {
-  if (world.size() == 1 || writers <= 1) return;
+void require_shared_folder(Communicator& world, const fs::path& folder,
+                           std::span<const std::int64_t> writers, double patience_s) {
+  if (world.size() == 1 || writers.size() <= 1) return;
   const std::uint64_t number =
       exchange_number(world, world.rank() == 0 ? fresh_number() : 0).front();
   const fs::path probe = folder / fmt::format("{}{:016x}", kSharedProbe, number);
   if (world.rank() == 0) write_file_atomically(probe, "", OutputPlace::kInFolder);
   world.barrier();
-  const bool sees = world.rank() >= writers || appears(probe, patience_s);
+  const bool writes = std::find(writers.begin(), writers.end(), world.rank()) != writers.end();
+  const bool sees = !writes || appears(probe, patience_s);
   const std::vector<std::uint64_t> seen = exchange_number(world, sees ? 1 : 0);
   std::error_code ignored;
   if (world.rank() == 0) fs::remove(probe, ignored);

@@ -4,7 +4,9 @@
 // checkpoints that nobody can read.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include "exec/communicator.h"
@@ -23,9 +25,10 @@ inline constexpr std::string_view kSharedProbe = ".shared-";
 void require_files(const std::filesystem::path& folder, const CheckpointManifest& manifest,
                    double patience_s = kFolderPatience_s);
 
-/// All ranks call it together, after rank 0 has made `folder`; the ranks below `writers` need it.
+/// All ranks call it together, after rank 0 has made `folder`; the `writers` need it.
 /// Throws Error on every rank when one of them does not see what rank 0 writes there.
-void require_shared_folder(Communicator& world, const std::filesystem::path& folder, int writers,
+void require_shared_folder(Communicator& world, const std::filesystem::path& folder,
+                           std::span<const std::int64_t> writers,
                            double patience_s = kFolderPatience_s);
 
 }  // namespace shardwright::exec

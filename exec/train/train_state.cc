@@ -42,6 +42,17 @@ const Array& part_of(const OwnedState& state, StateKind kind) {
   return state.second_moment;
 }
 
+/// Calls f(first element in the tensor, values) for each run of what is owned.
+template <class F>
+void for_each_run(const OwnedState& state, const ParameterTensor& tensor, std::span<float> values,
+                  const F& f) {
+  const auto cols = static_cast<std::size_t>(state.cols);
+  for (std::int64_t row = 0; row < state.rows; ++row) {
+    f(state.tensor_offset + row * tensor.row_length(),
+      values.subspan(static_cast<std::size_t>(row) * cols, cols));
+  }
+}
+
 /// The config as transformers expect it beside fp32 weights.
 std::string exported_config(const std::string& text) {
   auto config = nlohmann::ordered_json::parse(text);
@@ -100,7 +111,7 @@ std::byte* SnapshotMemory::room(Bytes bytes) {
 
 Bytes snapshot_bytes(const Executor& executor) {
   Bytes bytes = 0;
-  for (const OwnedState& state : executor.owned_state()) {
+  for (const OwnedState& state : executor.counted_state()) {
     for (const StateKind kind : kStateKinds) bytes += part_of(state, kind).bytes();
   }
   return bytes;
@@ -109,13 +120,15 @@ Bytes snapshot_bytes(const Executor& executor) {
 StateSnapshot take_snapshot(Executor& executor, SnapshotMemory& memory) {
   StateSnapshot snapshot;
   std::byte* at = memory.room(snapshot_bytes(executor));
-  for (const OwnedState& state : executor.owned_state()) {
+  for (const OwnedState& state : executor.counted_state()) {
     const std::string& name = executor.layout().tensor(state.tensor).name;
+    std::vector<std::int64_t> shape = {state.cols};
+    if (state.rows > 1) shape.insert(shape.begin(), state.rows);
     for (const StateKind kind : kStateKinds) {
       const Array& array = part_of(state, kind);
       snapshot.specs.push_back({fmt::format("{}:{}:{}", name_of(kind), name, state.tensor_offset),
                                 array.dtype == DType::kFp32 ? TensorType::kF32 : TensorType::kBf16,
-                                {array.size}});
+                                shape});
       snapshot.data.push_back({at, static_cast<std::size_t>(array.bytes())});
       executor.copy_to_host(array, at);
       at += array.bytes();
@@ -156,11 +169,13 @@ void restore(Executor& executor, const Plan& plan, const Checkpoint& checkpoint)
                             name_of(plan.master_dtype), name_of(plan.moment_dtype)));
   }
   for (const OwnedState& state : executor.owned_state()) {
-    const std::string& name = executor.layout().tensor(state.tensor).name;
+    const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
     for (const StateKind kind : kStateKinds) {
       const Array& array = part_of(state, kind);
       std::vector<float> values(static_cast<std::size_t>(array.size));
-      checkpoint.read(kind, name, state.tensor_offset, values);
+      for_each_run(state, tensor, values, [&](std::int64_t first, std::span<float> run) {
+        checkpoint.read(kind, tensor.name, first, run);
+      });
       executor.write(values, array);
     }
   }
@@ -180,16 +195,16 @@ void load_weights(Executor& executor, const SafetensorsModel& model, const std::
   for (const OwnedState& state : executor.owned_state()) {
     std::vector<float> values(static_cast<std::size_t>(state.parameter.size));
     const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
-    if (tensor.stored.order == StoredOrder::kAsHere) {
-      model.read_floats(tensor.name, state.tensor_offset, values);
-    } else {
-      std::vector<float> whole(static_cast<std::size_t>(tensor.size));
+    std::vector<float> whole;
+    if (tensor.stored.order != StoredOrder::kAsHere) {
+      whole.resize(static_cast<std::size_t>(tensor.size));
       model.read_floats(tensor.name, 0, whole);
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        const std::int64_t here = state.tensor_offset + static_cast<std::int64_t>(i);
-        values[i] = whole[static_cast<std::size_t>(tensor.stored.file_index(here))];
-      }
     }
+    for_each_run(state, tensor, values, [&](std::int64_t first, std::span<float> run) {
+      if (whole.empty()) return model.read_floats(tensor.name, first, run);
+      for (float& value : run)
+        value = whole[static_cast<std::size_t>(tensor.stored.file_index(first++))];
+    });
     executor.write(values, state.parameter);
   }
   executor.parameters_changed();

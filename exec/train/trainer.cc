@@ -41,7 +41,7 @@ class Run {
         options_(options),
         observer_(observer),
         rank_(executor.world().rank()),
-        shape_{plan.micro_batch, plan.grad_accum, executor.world().size()},
+        shape_{plan.micro_batch, plan.grad_accum, executor.data_ranks()},
         order_(options.seed, data.train->sequences()),
         checkpointer_(executor, checkpoints_folder(options.folder), options.keep, manifest(),
                       [this](const std::string& sentence) { note(sentence); }) {}
@@ -116,7 +116,7 @@ class Run {
     executor_.world().barrier();
     if (options_.saves) {
       require_shared_folder(executor_.world(), checkpoints_folder(options_.folder),
-                            static_cast<int>(executor_.schedule().shard_ranks()));
+                            executor_.counting_ranks());
       checkpointer_.require_room(options_.host_memory_left ? options_.host_memory_left
                                                            : host_memory_left());
       if (options_.save_every > 0 || options_.save_interval_s > 0) checkpointer_.prepare();
@@ -127,7 +127,8 @@ class Run {
   /// The first collectives of a process are where a machine's connections fail.
   void try_everything_once() {
     if (!options_.prepare && !options_.rehearses) return;
-    const Batch batch = training_batch(*data_.train, order_, shape_, sequences_, rank_);
+    const Batch batch =
+        training_batch(*data_.train, order_, shape_, sequences_, executor_.data_rank());
     if (options_.prepare) {
       watch({"the timing of products", options_.hang.first_s});
       options_.prepare(executor_, batch);
@@ -178,7 +179,8 @@ class Run {
     // Checkpoints take as long as they take.
     if (watchdog_) watchdog_->begin(number);
     const StepResult done = executor_.step(
-        training_batch(*data_.train, order_, shape_, sequences_, rank_), step_options);
+        training_batch(*data_.train, order_, shape_, sequences_, executor_.data_rank()),
+        step_options);
     if (watchdog_) watchdog_->end();
     if (options_.trace_step > 0 && number >= options_.trace_step &&
         number < options_.trace_step + options_.trace_steps) {
@@ -323,8 +325,8 @@ class Run {
         watch(
             {fmt::format("the evaluation after step {}", result_.last_step), watchdog_->limit_s()});
       }
-      const LossSums part = executor_.evaluate(
-          evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, count, rank_));
+      const LossSums part = executor_.evaluate(evaluation_batch(
+          *data_.eval, shape_, plan_.seq_len, first, count, executor_.data_rank()));
       sum.loss += part.loss;
       sum.tokens += part.tokens;
     }

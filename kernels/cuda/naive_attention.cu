@@ -36,10 +36,11 @@ struct Arguments {
   int batch, seq, heads, kv_heads, head_dim;
   float scale, softcap;
   bool alibi;
+  int first_head, all_heads;
   std::int64_t packed_stride, out_stride;
 
   __device__ float slope(int head) const {
-    return alibi ? exp2f(-8.0f * alibi_share(head, heads)) : 0.0f;
+    return alibi ? exp2f(-8.0f * alibi_share(first_head + head, all_heads)) : 0.0f;
   }
 
   __device__ const T* query(std::int64_t token, int head) const {
@@ -242,6 +243,8 @@ Arguments<T> arguments_of(const AttentionProblem& problem) {
   a.scale = static_cast<float>(s.scale);
   a.softcap = static_cast<float>(s.softcap);
   a.alibi = s.alibi;
+  a.first_head = static_cast<int>(s.first_head);
+  a.all_heads = static_cast<int>(s.alibi_heads());
   a.packed_stride = problem.packed_stride;
   a.out_stride = problem.out_stride;
   return a;

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread < kWords) {
     std::int64_t sum = 0;
-    for (std::int64_t rank = 0; rank < r.shard_ranks; ++rank) {
+    for (std::int64_t rank = 0; rank < r.world_ranks; ++rank) {
       sum += r.data[rank * r.words + thread];
     }
     words[thread] = sum;

@@ -15,7 +15,6 @@ struct StepRecordsView {
   const std::int64_t* data = nullptr;
   std::int64_t words = 0;  // of a record
   std::int64_t world_ranks = 1;
-  std::int64_t shard_ranks = 1;
   std::int64_t micro_steps = 1;
 };
 

@@ -24,7 +24,8 @@ std::int64_t query_tasks(const AttentionShape& shape) {
 std::vector<float> slopes_of(const AttentionShape& shape) {
   std::vector<float> slopes;
   for (int head = 0; shape.alibi && head < shape.heads; ++head) {
-    slopes.push_back(std::exp2(-8.0f * alibi_share(head, static_cast<int>(shape.heads))));
+    slopes.push_back(std::exp2(-8.0f * alibi_share(static_cast<int>(shape.first_head) + head,
+                                                   static_cast<int>(shape.alibi_heads()))));
   }
   return slopes;
 }

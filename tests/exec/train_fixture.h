@@ -65,7 +65,7 @@ class TrainFixture : public ::testing::Test {
                                  .vocab = model_.vocab,
                                  .seed = 3});
     kernels::host::Parallel parallel(1);
-    LocalWorld world(static_cast<int>(plan.gpus), static_cast<int>(schedule.shard_ranks()));
+    LocalWorld world(RankMesh(plan, schedule.shard_ranks()));
     Outcome outcome;
     Listener listener(outcome, on_note_);
     world.run([&](int rank) {

@@ -102,8 +102,9 @@ inline void append_micro_batch(const Training& training, int step, std::int64_t 
 inline Batch batch_of(const Training& training, int step, int rank) {
   if (training.batch) return training.batch(step, rank);
   Batch batch;
+  const RankMesh mesh(training.plan, 1);
   for (std::int64_t m = 0; m < training.plan.grad_accum; ++m) {
-    append_micro_batch(training, step, m * training.plan.gpus + rank, batch);
+    append_micro_batch(training, step, m * mesh.dp + mesh.place_of(rank).dp, batch);
   }
   return batch;
 }
@@ -119,15 +120,18 @@ inline StepOptions step_options(const Training& training, int step) {
   return options;
 }
 
-/// Adds what a rank owns to tensors that all ranks fill together.
+/// Adds what a rank counts to tensors that all ranks fill together.
 inline void collect(Executor& executor, TrainedStep& into) {
-  for (const OwnedState& state : executor.owned_state()) {
+  for (const OwnedState& state : executor.counted_state()) {
     const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
     const auto put = [&](Tensors& tensors, const Array& array) {
       std::vector<float>& whole = tensors[tensor.name];
       whole.resize(static_cast<std::size_t>(tensor.size));
       const std::vector<float> part = executor.read(array);
-      std::copy(part.begin(), part.end(), whole.begin() + state.tensor_offset);
+      for (std::int64_t row = 0; row < state.rows; ++row) {
+        std::copy_n(part.begin() + row * state.cols, state.cols,
+                    whole.begin() + state.tensor_offset + row * tensor.row_length());
+      }
     };
     put(into.gradients, state.gradient);
     put(into.weights, state.parameter);
@@ -142,7 +146,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
   Schedule schedule = sim::lower(training.model, training.plan, stack, training.gpus_per_node);
   if (training.change) training.change(schedule);
   kernels::host::Parallel parallel(1);
-  LocalWorld world(static_cast<int>(training.plan.gpus), static_cast<int>(schedule.shard_ranks()));
+  LocalWorld world(RankMesh(training.plan, schedule.shard_ranks()));
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
   world.run([&](int rank) {
@@ -160,7 +164,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
           executor.step(batch_of(training, step, rank), step_options(training, step));
       const std::lock_guard lock(mutex);
       if (rank == 0) out.result = result;
-      if (rank < schedule.shard_ranks()) collect(executor, out);
+      collect(executor, out);
     }
     if (training.inspect) training.inspect(rank, executor);
   });

@@ -18,11 +18,10 @@ struct Records {
   StepRecordsView view;
 };
 
-Records make_records(std::int64_t world, std::int64_t shards, std::int64_t micro_steps,
-                     double scale) {
+Records make_records(std::int64_t world, std::int64_t micro_steps, double scale) {
   Records r;
   const auto head = static_cast<std::int64_t>(ExactSum::kWords);
-  r.view = {nullptr, head + 2 * micro_steps, world, shards, micro_steps};
+  r.view = {nullptr, head + 2 * micro_steps, world, micro_steps};
   const RandomStream stream{.seed = 11};
   for (std::int64_t rank = 0; rank < world; ++rank) {
     ExactSum sum;
@@ -46,7 +45,7 @@ Records make_records(std::int64_t world, std::int64_t shards, std::int64_t micro
 StepTotalsView expected_totals(const Records& r, double max_norm, double skip_above) {
   StepTotalsView totals{0, 0, 0, 0};
   std::array<std::int64_t, ExactSum::kWords> words{};
-  for (std::int64_t rank = 0; rank < r.view.shard_ranks; ++rank) {
+  for (std::int64_t rank = 0; rank < r.view.world_ranks; ++rank) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       words[i] += r.data[static_cast<std::size_t>(rank * r.view.words) + i];
     }
@@ -92,7 +91,7 @@ void check(const Records& records, double max_norm, double skip_above) {
 
 TEST_F(CudaStepTotals, AreTheBitsOfTheHost) {
   for (const double scale : {1e-20, 1e-3, 1.0, 1e18}) {
-    const Records records = make_records(8, 4, 50, scale);  // more losses than one round
+    const Records records = make_records(8, 50, scale);  // more losses than one round
     check(records, 0, 0);
     check(records, 1e-4, 0);
     check(records, 1e6, 0);
@@ -101,13 +100,13 @@ TEST_F(CudaStepTotals, AreTheBitsOfTheHost) {
 }
 
 TEST_F(CudaStepTotals, WithoutTokensOrWithNansThereIsNoUpdateByNonsense) {
-  Records none = make_records(2, 2, 1, 1.0);
+  Records none = make_records(2, 1, 1.0);
   none.data[ExactSum::kWords + 1] = none.data[2 * ExactSum::kWords + 3] = 0;
   check(none, 1.0, 0);
-  Records nan = make_records(2, 2, 1, 1.0);
+  Records nan = make_records(2, 1, 1.0);
   nan.data[ExactSum::kWords - 1] = 1;
   check(nan, 1.0, 0);
-  Records loss = make_records(2, 2, 1, 1.0);
+  Records loss = make_records(2, 1, 1.0);
   loss.data[ExactSum::kWords] = std::bit_cast<std::int64_t>(static_cast<double>(INFINITY));
   check(loss, 1.0, 0);
 }
