@@ -81,6 +81,7 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "d_logits",
                                                                "d_logits_fp32",
                                                                "d_gathered",
+                                                               "d_gathered_mid",
                                                                "d_norm_sum",
                                                                "norm_gradients",
                                                                "d_latent",
@@ -150,6 +151,7 @@ std::int64_t columns_of(Tensor tensor, const Model& model) {
     case Tensor::kNorm2Gathered:
     case Tensor::kPartialSum:
     case Tensor::kDGathered:
+    case Tensor::kDGatheredMid:
     case Tensor::kDNorm1:
     case Tensor::kDNorm2:
       return model.hidden;

@@ -97,7 +97,8 @@ enum class Tensor : std::uint8_t {
   kDNorm1,             // [T, C]
   kDLogits,            // [T, V]
   kDLogitsFloat,       // fp32 [T, V]
-  kDGathered,          // [T, C] of an output, of all tensor ranks' tokens
+  kDGathered,          // [T, C] of the unit's output, of all tensor ranks' tokens
+  kDGatheredMid,       // [T, C] of the attention's
   kDNormSum,           // [T', C] of a norm's output, the tensor ranks' added up
   kNormGradients,      // of the unit's norms, from the own tokens or heads alone
   kDLatent,            // [T, L], of either latent vector

@@ -350,9 +350,11 @@ void ProgramWriter::reduce_after(Ops& list, Op op) const {
 }
 
 void ProgramWriter::row_backward(Ops& list, const Product& product, Overlap overlap) const {
+  const bool of_attention = product.kind == OpKind::kOutputProjection;
+  const Operand whole = of_attention ? kDGatheredMid : kDGathered;
   Product gathered = product;
-  if (shape_.sequence_parallel) gathered.d_out = kDGathered;
-  gather_before(list, input_gradient(gathered), product.d_out, kDGathered, overlap);
+  if (shape_.sequence_parallel) gathered.d_out = whole;
+  gather_before(list, input_gradient(gathered), product.d_out, whole, overlap);
   list.push_back(weight_gradient_of(gathered));
   add_bias_gradient(list, gathered);
 }

@@ -102,7 +102,7 @@ void ProgramWriter::size_parallel() {
   const RankShape& s = shape_;
   for (const Tensor gathered : {kNorm1Gathered, kNorm2Gathered})
     size(gathered, input * elements(s.hidden));
-  for (const Tensor whole : {kPartialSum, kDGathered}) size(whole, gathered_bytes());
+  for (const Tensor whole : {kPartialSum, kDGathered, kDGatheredMid}) size(whole, gathered_bytes());
   std::int64_t norms = 0;
   for (const WeightShape& weight : weights_of(model_, ModelUnit::kDenseLayer))
     norms += weight.is_norm ? weight.elements() : 0;

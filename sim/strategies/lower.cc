@@ -51,11 +51,16 @@ void write_forward(Writers& of) {
 }
 
 /// What becomes of weight gradients waits for them: all from `done` on, and reductions of the
-/// block.
+/// block. Where none is put off, what backward does with them is not, either.
 void defer_reductions(StepWriter& w, std::size_t done) {
   std::vector<Op>& ops = w.schedule().ops;
-  for (std::size_t i = w.schedule().blocks.back().first_op; i < ops.size(); ++i) {
-    if (i >= done || ops[i].phase == Phase::kReduce) ops[i].deferrable = true;
+  const auto first = static_cast<std::ptrdiff_t>(w.schedule().blocks.back().first_op);
+  const bool waits =
+      std::any_of(ops.begin() + first, ops.begin() + static_cast<std::ptrdiff_t>(done),
+                  [](const Op& op) { return op.deferrable; });
+  for (auto op = ops.begin() + first; op != ops.end(); ++op) {
+    const bool follows = op - ops.begin() >= static_cast<std::ptrdiff_t>(done);
+    if (op->phase == Phase::kReduce || (follows && waits)) op->deferrable = true;
   }
 }
 
