@@ -37,8 +37,8 @@ void describe_scope(FieldList& fields, ParallelSoftware& parallel) {
   add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
   add("other_precisions", &parallel.other_precisions, "",
       "without them: products in fp16, fp8 or fp4 exist");
-  add("tensor_parallel", &parallel.tensor_parallel, "",
-      "without them: tensor and sequence parallelism exist");
+  add("tensor_and_pipeline", &parallel.tensor_and_pipeline, "",
+      "without them: tensor and sequence parallelism and pipelines but dualpipe exist");
   add("megatron", &parallel.megatron, "",
       "of Megatron-LM's family: its distributed optimizer, main gradients and memory")
       .formerly("always");

@@ -22,10 +22,13 @@ std::string lacking(Plan plan, const ParallelSoftware& software) {
     plan.numerics.fp8_recipe.reset();
     plan.numerics.fp8_params = false;
   }
-  if (software.tensor_parallel && plan.numerics.plain()) {
-    plan.parallel.tp = 1;
-    plan.parallel.sp.reset();
-    plan.parallel.rank_order = Parallelism::kUsualOrder;
+  if (software.tensor_and_pipeline && plan.numerics.plain()) {
+    Parallelism& p = plan.parallel;
+    p.tp = p.pp = p.virtual_stages = 1;
+    p.sp.reset();
+    if (p.pp_schedule != PipelineKind::kDualpipe) p.pp_schedule.reset();
+    p.pp_layout.clear();
+    p.rank_order = Parallelism::kUsualOrder;
   }
   return beyond_data_parallel(plan);
 }

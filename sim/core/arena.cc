@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/base/check.h"
+#include "sim/core/pass_arena.h"
 
 namespace shardwright {
 
@@ -82,6 +83,9 @@ Bytes ArenaPlan::offset(const Schedule& schedule, std::size_t index, std::int32_
 }
 
 ArenaPlan plan_arena(const Schedule& schedule) {
+  const bool has_passes = std::any_of(schedule.sections.begin(), schedule.sections.end(),
+                                      [](const Section& section) { return section.pass; });
+  if (has_passes) return plan_pass_arena(schedule);
   ArenaPlan plan;
   plan.slots.resize(schedule.memory.size());
   const auto units = static_cast<std::size_t>(schedule.units());

@@ -2,11 +2,12 @@
 // Where every activation of a static-memory step lives: the layout that the simulator sizes and the
 // executor allocates, so that predicted and measured memory are the same number.
 //
-// Backward visits units in the reverse order of forward, so what a unit keeps is pushed on a stack
-// in forward and popped in backward. A pass finds its unit's kept tensors at a fixed base; whatever
-// lives and dies inside the pass is packed first-fit above the top of the stack. Gradients of the
-// residual stream pass between units through two slots that alternate. All offsets are multiples of
-// kArenaAlignment.
+// A stage of a pipeline, which has several micro-batches in flight, has a place for every tensor of
+// every pass (pass_arena.h). Of all others: backward visits units in the reverse order of forward,
+// so what a unit keeps is pushed on a stack in forward and popped in backward. A pass finds its
+// unit's kept tensors at a fixed base; whatever lives and dies inside the pass is packed first-fit
+// above the top of the stack. Gradients of the residual stream pass between units through two slots
+// that alternate. All offsets are multiples of kArenaAlignment.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,19 @@ struct ArenaPlan {
   std::vector<Slot> slots;
   Bytes hand_over_bytes = 0;  // size of one of the two slots, which lie at 0 and hand_over_bytes
 
-  /// Offset in the arena of the tensor acquired by action `index` of a block that runs for `unit`.
+  /// Of a pipeline's stage: where the tensors lie that an operation of the step acquires, from
+  /// first_of_op[number of the operation] on. Messages have slots of their own, which a stream may
+  /// write to when whoever had one before is done with it.
+  struct PassPlace {
+    Bytes offset = 0;
+    std::int32_t slot = -1;
+  };
+  std::vector<PassPlace> passes;
+  std::vector<std::uint32_t> first_of_op;
+  std::int32_t message_slots = 0;
+
+  /// Offset in the arena of the tensor acquired by action `index` of a block that runs for `unit`,
+  /// of a step without passes.
   Bytes offset(const Schedule& schedule, std::size_t index, std::int32_t unit) const;
 };
 

@@ -85,7 +85,8 @@ void check_tensor(const Plan& plan, const Model& model) {
   }
 }
 
-/// Every leaf of a sum that tensor ranks share is as large as the others, and a rank has whole ones.
+/// Every leaf of a sum that tensor ranks share is as large as the others, and a rank has whole
+/// ones.
 void check_sum_shape(const Plan& plan, const Model& model) {
   const std::int64_t parts = plan.sum_features, tp = plan.parallel.tp;
   if (parts == 0 || parts == tp) return;

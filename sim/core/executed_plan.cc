@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "sim/core/base/error.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/trained_precision.h"
@@ -11,11 +13,22 @@ namespace shardwright {
 
 void check_executed(const Plan& plan, const Model& model, std::string_view expected) {
   const std::int64_t tp = plan.parallel.tp;
-  if (tp > 1 && plan.numerics.precision == Precision::kFp8) {
+  const std::int64_t pp = plan.parallel.pp;
+  if (tp * pp > 1 && plan.numerics.precision == Precision::kFp8) {
     throw Error(
-        fmt::format("precision is fp8, but tp is {}, and the executor multiplies so with data "
+        fmt::format("precision is fp8, but {} is {}, and the executor multiplies so with data "
                     "parallelism only, expected {}",
-                    tp, expected));
+                    tp > 1 ? "tp" : "pp", std::max(tp, pp), expected));
+  }
+  if (pp > 1 && plan.parallel.schedule() == PipelineKind::kDualpipe) {
+    throw Error(fmt::format("pp_schedule is dualpipe, which the executor does not run, expected {}",
+                            expected));
+  }
+  if (pp > 1 && model.tied_head) {
+    throw Error(
+        fmt::format("pp is {}, but the embedding is the head, too, and the executor does not "
+                    "exchange its gradients between stages, expected {}",
+                    pp, expected));
   }
   if (tp > model.kv_heads) {
     throw Error(
@@ -24,10 +37,14 @@ void check_executed(const Plan& plan, const Model& model, std::string_view expec
                     tp, model.kv_heads, expected));
   }
   Plan rest = with_products_in_bf16(plan);
-  rest.parallel.tp = 1;
-  rest.parallel.sp.reset();
-  rest.parallel.rank_order = Parallelism::kUsualOrder;
-  refuse_parallelism(rest, "the executor runs data and tensor parallelism only", expected);
+  Parallelism& p = rest.parallel;
+  p.tp = p.pp = p.virtual_stages = 1;
+  p.sp.reset();
+  p.pp_schedule.reset();
+  p.pp_layout.clear();
+  p.rank_order = Parallelism::kUsualOrder;
+  refuse_parallelism(rest, "the executor runs data, tensor and pipeline parallelism only",
+                     expected);
 }
 
 }  // namespace shardwright

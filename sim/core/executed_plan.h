@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plans the executor runs: data parallelism with tensor and sequence parallelism.
+// Which plans the executor runs: data parallelism with tensor and sequence parallelism and
+// pipelines.
 #pragma once
 
 #include <string_view>

@@ -169,9 +169,10 @@ PlanKnob sum_shape_knob() {
   knob.read = [](G& knobs, Given name, Text text) {
     const std::size_t comma = std::min(text.find(','), text.size());
     if (comma < text.size() && text.substr(comma) != ",1,1") {
-      throw Error(fmt::format("{} is {}, expected F or F,1,1: sums over tokens and the batch follow "
-                              "the layout",
-                              name, text));
+      throw Error(
+          fmt::format("{} is {}, expected F or F,1,1: sums over tokens and the batch follow "
+                      "the layout",
+                      name, text));
     }
     knobs.sum_features = parse_count(name, text.substr(0, comma), CountRange{1, 1024});
   };

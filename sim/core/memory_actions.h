@@ -9,6 +9,13 @@
 
 namespace shardwright {
 
+/// Of a pipeline's stage, a tensor that the passes of all micro-batches share: what sharding keeps.
+constexpr bool belongs_to_step(Tensor tensor) {
+  return is_weight_gradient(tensor) ||
+         (tensor >= Tensor::kGathered && tensor <= Tensor::kOptimizerTemporary &&
+          tensor != Tensor::kCastedShard);
+}
+
 class MemoryActions {
  public:
   explicit MemoryActions(const Schedule& schedule) : schedule_(schedule) {}

@@ -129,9 +129,10 @@ struct SoftwareChoices {
 /// What only plans beyond data parallelism ask of the software, but for `megatron`.
 struct ParallelSoftware {
   bool supported = false;  // tensor, pipeline and context parallelism exist
-  // Without them: products of another type than bf16 exist; tensor and sequence parallelism do.
+  // Without them: products of another type than bf16 exist; tensor and sequence parallelism and
+  // pipelines do.
   bool other_precisions = false;
-  bool tensor_parallel = false;
+  bool tensor_and_pipeline = false;
   /// Of Megatron-LM's family: its distributed optimizer, main gradients and memory.
   bool megatron = false;
   bool fused_attention = true;           // false: attention is eager whatever the plan says

@@ -156,10 +156,9 @@ Bytes static_memory_bytes(const Schedule& schedule) {
 
 Placement::Placement(const Schedule& schedule, std::int64_t shard_rank)
     : ranks_(schedule.shard_ranks()), units_(static_cast<std::size_t>(schedule.units())) {
-  std::int64_t elements = 0;
   for (std::int32_t u = 0; u < schedule.units(); ++u) {
-    first_.push_back(elements);
-    elements += schedule.unit_elements(u);
+    first_.push_back(elements_);
+    elements_ += schedule.unit_elements(u);
   }
   place_tensors(schedule);
   place_parameters(schedule, shard_rank);
@@ -231,7 +230,7 @@ void Placement::place_parameters(const Schedule& schedule, std::int64_t shard_ra
 
 void Placement::place_states(const Schedule& schedule) {
   const DType dtype = schedule.sharding.moment_dtype;
-  const std::int64_t owned = schedule.unit_sizes.total(schedule.layers) / ranks_;
+  const std::int64_t owned = elements_ / ranks_;
   for (std::int32_t u = 0; u < schedule.units(); ++u) {
     UnitPlacement& unit = units_[static_cast<std::size_t>(u)];
     const std::int64_t first = first_[static_cast<std::size_t>(u)] / ranks_;

@@ -80,6 +80,7 @@ class Placement {
   std::array<Bytes, kPersistentKinds> offsets_;
   Bytes size_bytes_ = 0;
   std::int64_t ranks_ = 1;
+  std::int64_t elements_ = 0;        // of all units
   std::vector<std::int64_t> first_;  // by unit: elements of the units before it
   std::vector<UnitPlacement> units_;
 };

@@ -91,6 +91,7 @@ void Schedule::clear() {
   layout = {};
   sharding = {};
   unit_sizes = {};
+  stage_layers.clear();
   event_names.clear();
 }
 

@@ -23,6 +23,7 @@
 // runs it).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -105,6 +106,11 @@ struct Schedule {
   Layout layout;  // of plans whose layers communicate
   ShardingFacts sharding;
   UnitSizes unit_sizes;
+  /// Of a pipeline's stage: the layers of its chunks, as units of the model.
+  struct UnitRange {
+    std::int32_t first = 0, count = 0;
+  };
+  std::vector<UnitRange> stage_layers;
 
   const RankGroup& group(CommGroup kind) const { return groups[static_cast<std::size_t>(kind)]; }
   RankGroup& group(CommGroup kind) { return groups[static_cast<std::size_t>(kind)]; }
@@ -127,7 +133,14 @@ struct Schedule {
   std::int64_t unit_elements(std::int32_t unit) const {
     if (unit == 0) return unit_sizes.embedding;
     if (unit == norm_unit()) return unit_sizes.norms;
-    return unit == head_unit() ? unit_sizes.head : unit_sizes.layer;
+    if (unit == head_unit()) return unit_sizes.head;
+    return has_layer(unit) ? unit_sizes.layer : 0;
+  }
+  bool has_layer(std::int32_t unit) const {
+    return stage_layers.empty() ||
+           std::any_of(stage_layers.begin(), stage_layers.end(), [unit](const UnitRange& range) {
+             return unit >= range.first && unit < range.first + range.count;
+           });
   }
   void clear();
 };

@@ -74,6 +74,8 @@ struct ShardingFacts {
   /// Sums of whole gradients are added to by backward itself, as far as it writes a gradient in one
   /// piece: those of layers. Others have a buffer in which their pieces come together first.
   bool sums_in_backward = false;
+  /// Sums are whole although shares would do: they are reduced once a step.
+  bool sums_whole = false;
   /// A reduction's result has a place of its own before it is added to the sum.
   bool reduces_through_shard = false;
   Bytes gradient_bucket_bytes = 0;
@@ -85,7 +87,7 @@ struct ShardingFacts {
   /// What is computed with has another type than what is updated.
   bool has_compute_copy() const { return parameter_dtype != master_dtype; }
   /// Sums are made of whole gradients, not of shares.
-  bool sums_whole_gradients() const { return shards <= Sharded::kOptimizer; }
+  bool sums_whole_gradients() const { return sums_whole || shards <= Sharded::kOptimizer; }
 };
 
 }  // namespace shardwright

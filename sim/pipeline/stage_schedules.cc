@@ -201,6 +201,9 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, con
       copiers.emplace_back(chunk, of_chunk(parts, shape, {s, c}), shape, ChunkPlace{s, c},
                            model.layers, schedule);
       add_persistent(chunk, schedule);
+      const ChunkContent& content = of_chunk(parts, shape, {s, c});
+      schedule.stage_layers.push_back({static_cast<std::int32_t>(content.first_layer) + 1,
+                                       static_cast<std::int32_t>(content.layers)});
       schedule.sections.push_back(copiers.back().rest(ChunkSection::kPrepare));
     }
     for (const Action& action : stage_actions(shape, s)) {
@@ -219,6 +222,12 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, cons
   Cluster cluster;
   cluster.gpus_per_node = gpus_per_node;
   return stage_schedules(model, plan, stack, cluster, LayerPrograms(model, plan, stack));
+}
+
+std::vector<Schedule> step_schedules(const Model& model, const Plan& plan, const Stack& stack,
+                                     std::int64_t gpus_per_node) {
+  if (plan.parallel.pp > 1) return stage_schedules(model, plan, stack, gpus_per_node);
+  return {lower(model, plan, stack, gpus_per_node)};
 }
 
 }  // namespace shardwright::sim

@@ -35,4 +35,8 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, cons
 std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, const Stack& stack,
                                       std::int64_t gpus_per_node);
 
+/// Of any plan: of each stage, one without pipeline parallelism, as the executor walks them.
+std::vector<Schedule> step_schedules(const Model& model, const Plan& plan, const Stack& stack,
+                                     std::int64_t gpus_per_node);
+
 }  // namespace shardwright::sim

@@ -191,6 +191,7 @@ void in_place_loss(const ProgramWriter& w, UnitProgram& head, std::int64_t chunk
          {kDNorm1});
   append(OpKind::kWeightGradient, Phase::kBackward,
          w.weight_gradient(chunk, product.n, product.k, chunks), {kLogits, product.in}, {});
+  list.back().deferrable = false;  // the next chunk's logits take their place
   if (w.shape().tp == 1) return;
   add_input(list.back(), kLossParts);  // the next chunk has its parts in the same place
   Op reduce = w.collective(

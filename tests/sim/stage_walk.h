@@ -66,14 +66,9 @@ class StageWalk {
     Bytes now = 0, peak = 0, persistent = 0;
   };
 
-  static bool is_of_step(Tensor tensor) {
-    return is_weight_gradient(tensor) ||
-           (tensor >= Tensor::kGathered && tensor <= Tensor::kOptimizerTemporary &&
-            tensor != Tensor::kCastedShard);
-  }
   static Key key_of(const Schedule& schedule, const OpInstance& at, Tensor tensor, int offset) {
     const auto& pass = schedule.sections[at.section].pass;
-    return {tensor, at.unit + offset, pass && !is_of_step(tensor) ? pass->micro_batch : -1};
+    return {tensor, at.unit + offset, pass && !belongs_to_step(tensor) ? pass->micro_batch : -1};
   }
 
   void fault(std::size_t stage, const std::string& what) {

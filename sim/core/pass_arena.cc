@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/pass_arena.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "sim/core/base/check.h"
+#include "sim/core/memory_actions.h"
+
+namespace shardwright {
+
+namespace {
+
+constexpr Bytes aligned(Bytes bytes) {
+  return round_up(bytes, kArenaAlignment);
+}
+
+/// One tensor of one pass: from the operation of the step that acquires it to the one that is done
+/// with it.
+struct Life {
+  Bytes bytes = 0;
+  std::size_t begin = 0, end = std::numeric_limits<std::size_t>::max();
+  bool is_message = false;
+};
+
+class Lives {
+ public:
+  explicit Lives(const Schedule& schedule) : schedule_(schedule) {
+    MemoryActions actions(schedule);
+    for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+      first_of_op.push_back(static_cast<std::uint32_t>(all.size()));
+      for (const MemoryAction& action : actions.of(at)) {
+        if (action.bytes == 0) continue;
+        action.acquire ? acquire(at, op, action) : release(at, op, action);
+      }
+    });
+  }
+
+  std::vector<Life> all;  // in the order of their begin
+  std::vector<std::uint32_t> first_of_op;
+
+ private:
+  using Key = std::tuple<Tensor, std::int32_t, std::int32_t>;  // unit, micro-batch
+  static bool is_message(const Op& op) { return op.work.kind == WorkKind::kTransfer; }
+
+  Key key_of(const OpInstance& at, const MemoryAction& action) const {
+    const auto& pass = schedule_.sections[at.section].pass;
+    const std::int32_t micro = pass && !belongs_to_step(action.tensor) ? pass->micro_batch : -1;
+    return {action.tensor, at.unit + action.offset, micro};
+  }
+
+  void acquire(const OpInstance& at, const Op& op, const MemoryAction& action) {
+    live_[key_of(at, action)] = all.size();
+    all.push_back({aligned(action.bytes), first_of_op.size() - 1});
+    all.back().is_message = is_message(op);
+  }
+
+  void release(const OpInstance& at, const Op& op, const MemoryAction& action) {
+    const auto found = live_.find(key_of(at, action));
+    SHARDWRIGHT_CHECK(found != live_.end(), "'{}' of unit {} dies before it lives",
+                      name_of(action.tensor), at.unit + action.offset);
+    Life& life = all[found->second];
+    life.end = first_of_op.size() - 1;
+    life.is_message = life.is_message || is_message(op);
+    const Block& block = schedule_.blocks[at.block];
+    if (op.stream != 0) life.end += block.op_count - 1 - (at.op - block.first_op);
+    live_.erase(found);
+  }
+
+  const Schedule& schedule_;
+  std::map<Key, std::size_t> live_;
+};
+
+/// First-fit among what is alive.
+class Space {
+ public:
+  Bytes place(const Life& life) {
+    std::erase_if(used_, [&](const Range& range) { return range.last_use < life.begin; });
+    Bytes at = 0;
+    auto next = used_.begin();
+    for (; next != used_.end() && next->begin - at < life.bytes; ++next) at = next->end;
+    used_.insert(next, {at, at + life.bytes, life.end});
+    high_ = std::max(high_, at + life.bytes);
+    return at;
+  }
+  Bytes high() const { return high_; }
+
+ private:
+  struct Range {
+    Bytes begin, end;
+    std::size_t last_use;
+  };
+  std::vector<Range> used_;  // by address
+  Bytes high_ = 0;
+};
+
+}  // namespace
+
+ArenaPlan plan_pass_arena(const Schedule& schedule) {
+  Lives lives(schedule);
+  ArenaPlan plan;
+  plan.first_of_op = std::move(lives.first_of_op);
+  Bytes slot_bytes = 0;
+  for (const Life& life : lives.all) {
+    if (life.is_message) slot_bytes = std::max(slot_bytes, life.bytes);
+  }
+  std::vector<std::size_t> busy_until;  // by slot
+  Space space;
+  for (const Life& life : lives.all) {
+    ArenaPlan::PassPlace& place = plan.passes.emplace_back();
+    if (!life.is_message) {
+      place.offset = space.place(life);
+      continue;
+    }
+    const auto free = std::find_if(busy_until.begin(), busy_until.end(),
+                                   [&](std::size_t last_use) { return last_use < life.begin; });
+    place.slot = static_cast<std::int32_t>(free - busy_until.begin());
+    if (free == busy_until.end()) busy_until.push_back(0);
+    busy_until[static_cast<std::size_t>(place.slot)] = life.end;
+  }
+  plan.message_slots = static_cast<std::int32_t>(busy_until.size());
+  for (ArenaPlan::PassPlace& place : plan.passes) {
+    place.offset =
+        place.slot < 0 ? plan.message_slots * slot_bytes + place.offset : place.slot * slot_bytes;
+  }
+  plan.size_bytes = plan.message_slots * slot_bytes + space.high();
+  return plan;
+}
+
+}  // namespace shardwright

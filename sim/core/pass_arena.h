@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arena of a pipeline's stage: places follow from when tensors live in the step.
+//
+// Tensors of the compute stream are placed first-fit in the order in which the host issues what
+// acquires them. What the layers' own collectives read or write stays until the end of its unit's
+// pass, where compute has waited for them. Messages lie apart in slots of one size.
+#pragma once
+
+#include "sim/core/arena.h"
+
+namespace shardwright {
+
+/// Of a schedule with passes.
+ArenaPlan plan_pass_arena(const Schedule& schedule);
+
+}  // namespace shardwright
