@@ -61,6 +61,10 @@ class Communicator {
   /// Between two ranks of the group, in the order of calls.
   virtual void send(StreamId stream, Array data, int to) = 0;
   virtual void receive(StreamId stream, Array data, int from) = 0;
+  /// Messages of one channel between two ranks arrive in the order in which they are sent. Who
+  /// sends goes on at once, so that stages of a pipeline that send to each other cannot hang.
+  virtual void post(StreamId stream, Array data, int to, int channel) = 0;
+  virtual void fetch(StreamId stream, Array data, int from, int channel) = 0;
 
   /// Memory of this size on every rank that collectives will read and write until leave(): some go
   /// faster then. All ranks call it together.
@@ -81,6 +85,7 @@ class Communicator {
 /// them in one order, also where they are only destroyed, because a rank that leaves waits for the
 /// others: as leave() does, the last member first.
 struct RankGroups {
+  std::unique_ptr<Communicator> pipeline;   // stages, by their number; null where there is one
   std::unique_ptr<Communicator> tensor;     // parts of the same layers; null where there is one
   std::unique_ptr<Communicator> replicate;  // equal shards of different shard groups
   std::unique_ptr<Communicator> shard;      // parameters and gradients
@@ -88,6 +93,8 @@ struct RankGroups {
 
   std::unique_ptr<Communicator>& of(CommGroup kind) {
     switch (kind) {
+      case CommGroup::kPipeline:
+        return pipeline;
       case CommGroup::kTensor:
         return tensor;
       case CommGroup::kReplicate:
@@ -103,6 +110,7 @@ struct RankGroups {
     shard->leave();
     replicate->leave();
     if (tensor) tensor->leave();
+    if (pipeline) pipeline->leave();
   }
 };
 

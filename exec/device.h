@@ -140,6 +140,8 @@ class Device {
   virtual void wait(StreamId stream, const Event& event) = 0;
   /// Blocks until all streams are idle; throws the first failure of an operation.
   virtual void synchronize() = 0;
+  /// Whether an operation has failed. Any thread may ask.
+  virtual bool has_failed() const { return false; }
   /// As above, but failures stay where they are: for destructors.
   virtual void drain() noexcept = 0;
   /// Writes the device's clock to `*at` (host memory) when the stream gets there.

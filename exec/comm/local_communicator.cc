@@ -112,6 +112,23 @@ void LocalCommunicator::receive(StreamId stream, Array data, int from) {
   group_.finish(from, rank_, &received);
 }
 
+void LocalCommunicator::post(StreamId stream, Array data, int to, int channel) {
+  device_.call(stream, [=, this] {
+    const auto* bytes = static_cast<const std::byte*>(data.data);
+    group_.post({rank_, to, channel}, {bytes, bytes + data.bytes()});
+  });
+}
+
+void LocalCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
+  device_.call(stream, [=, this] {
+    const std::vector<std::byte> message =
+        group_.fetch({from, rank_, channel}, [this] { return device_.has_failed(); });
+    SHARDWRIGHT_CHECK(std::ssize(message) == data.bytes(), "a message of {} bytes for {}",
+                      message.size(), data.bytes());
+    std::memcpy(data.data, message.data(), message.size());
+  });
+}
+
 void LocalCommunicator::barrier() {
   group_.barrier();
 }

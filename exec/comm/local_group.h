@@ -2,8 +2,12 @@
 // A group of local ranks: the table of what they published, barriers, and letter boxes for pairs.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -42,6 +46,15 @@ class LocalGroup {
   void finish(int from, int to, const Event* done);
   const Event* collected(int from, int to);
 
+  /// Messages from a rank to another one on a channel, in order; what is sent waits here.
+  struct Channel {
+    int from = 0, to = 0, number = 0;
+    auto operator<=>(const Channel&) const = default;
+  };
+  void post(const Channel& channel, std::vector<std::byte> message);
+  /// Throws Aborted when none can come any more, or who waits gives up.
+  std::vector<std::byte> fetch(const Channel& channel, const std::function<bool()>& gives_up);
+
   void join(int rank, const Event* ready, const Event* done);
   /// Returns when all that joined have left. After a failure that includes ranks that are still
   /// unwinding.
@@ -66,6 +79,7 @@ class LocalGroup {
   LocalWorld& world_;
   std::vector<Member> members_;
   std::vector<Box> boxes_;
+  std::map<Channel, std::deque<std::vector<std::byte>>> messages_;
   int arrived_ = 0;
   std::uint64_t barriers_ = 0;
   int joined_ = 0;

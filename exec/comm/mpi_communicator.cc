@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -24,6 +26,7 @@ namespace {
 
 constexpr int kReduceTag = 1;
 constexpr int kChainTag = 2;
+constexpr int kFirstChannelTag = 16;
 // Elements that all ranks together send to one at a time, so that a reduction needs little memory.
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
@@ -120,6 +123,8 @@ class MpiCommunicator final : public Communicator {
   void broadcast(StreamId stream, Array data, int root) override;
   void send(StreamId stream, Array data, int to) override;
   void receive(StreamId stream, Array data, int from) override;
+  void post(StreamId stream, Array data, int to, int channel) override;
+  void fetch(StreamId stream, Array data, int from, int channel) override;
   void barrier() override;
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
   void leave() noexcept override {}
@@ -131,7 +136,18 @@ class MpiCommunicator final : public Communicator {
   void gather_now(const Array& mine, const Array& whole) const;
   void reduce_now(const Array& whole, const Array& mine, bool adds, SumOrder order) const;
 
+  /// What was posted and may not have left yet.
+  struct Posted {
+    std::vector<std::byte> message;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  /// Forgets what has left; waits for all of it.
+  void test_posted();
+  void wait_for_posted() noexcept;
+
   MPI_Comm comm_ = MPI_COMM_NULL;
+  std::mutex posted_mutex_;
+  std::list<Posted> posted_;
   bool serialized_;
   Device& device_;
   MpiHandshake& handshake_;
@@ -153,7 +169,9 @@ MpiCommunicator::MpiCommunicator(int color, bool serialized, Device& device,
 MpiCommunicator::~MpiCommunicator() {
   device_.drain();
   // Freeing is a collective; a rank that fails must not wait for the others in it.
-  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+  if (std::uncaught_exceptions() > 0) return;
+  wait_for_posted();
+  MPI_Comm_free(&comm_);
 }
 
 void MpiCommunicator::complete(const char* call, std::size_t count,
@@ -282,6 +300,47 @@ void MpiCommunicator::receive(StreamId stream, Array data, int from) {
     complete("MPI_Irecv", 1, [&](MPI_Request* request) {
       return MPI_Irecv(data.data, count_of(data.size), type_of(data.dtype), from, kChainTag, comm_,
                        request);
+    });
+  });
+}
+
+void MpiCommunicator::test_posted() {
+  std::unique_lock<std::mutex> turn(calls(), std::defer_lock);
+  if (serialized_) turn.lock();
+  const std::lock_guard lock(posted_mutex_);
+  for (auto at = posted_.begin(); at != posted_.end();) {
+    int done = 0;
+    check_mpi(MPI_Test(&at->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    at = done != 0 ? posted_.erase(at) : std::next(at);
+  }
+}
+
+void MpiCommunicator::wait_for_posted() noexcept {
+  for (Posted& one : posted_) MPI_Wait(&one.request, MPI_STATUS_IGNORE);
+  posted_.clear();
+}
+
+void MpiCommunicator::post(StreamId stream, Array data, int to, int channel) {
+  device_.call(stream, [=, this] {
+    test_posted();
+    const auto* bytes = static_cast<const std::byte*>(data.data);
+    std::unique_lock<std::mutex> turn(calls(), std::defer_lock);
+    if (serialized_) turn.lock();
+    const std::lock_guard lock(posted_mutex_);
+    Posted& one = posted_.emplace_back();
+    one.message.assign(bytes, bytes + data.bytes());
+    check_mpi(MPI_Isend(one.message.data(), count_of(std::ssize(one.message)), MPI_BYTE, to,
+                        kFirstChannelTag + channel, comm_, &one.request),
+              "MPI_Isend");
+  });
+}
+
+void MpiCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
+  device_.call(stream, [=, this] {
+    test_posted();
+    complete("MPI_Irecv", 1, [&](MPI_Request* request) {
+      return MPI_Irecv(data.data, count_of(data.bytes()), MPI_BYTE, from,
+                       kFirstChannelTag + channel, comm_, request);
     });
   });
 }

@@ -12,7 +12,8 @@ namespace shardwright::exec {
 
 /// In the order in which every rank makes them.
 inline constexpr CommGroup kRankGroups[] = {CommGroup::kWorld, CommGroup::kShard,
-                                            CommGroup::kReplicate, CommGroup::kTensor};
+                                            CommGroup::kReplicate, CommGroup::kTensor,
+                                            CommGroup::kPipeline};
 
 /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide `ranks`.
 RankMesh data_parallel_mesh(std::int64_t ranks, std::int64_t shard_ranks);
@@ -22,7 +23,8 @@ template <class Make>
 RankGroups make_groups(const RankMesh& mesh, std::int64_t rank, const Make& make) {
   RankGroups groups;
   for (const CommGroup kind : kRankGroups) {
-    if (kind == CommGroup::kTensor && mesh.tp == 1) continue;
+    const bool is_of_model = kind == CommGroup::kTensor || kind == CommGroup::kPipeline;
+    if (is_of_model && mesh.group(kind).size == 1) continue;
     const std::vector<std::int64_t> members = mesh.members(kind, rank);
     const auto own = std::find(members.begin(), members.end(), rank) - members.begin();
     groups.of(kind) = make(kind, members, static_cast<int>(own));

@@ -29,6 +29,8 @@ class SilentCommunicator final : public Communicator {
   }
   void reduce_scatter(StreamId, Array, Array, bool, Array, SumOrder) override {}
   void all_reduce(StreamId, Array, SumOrder) override {}
+  void post(StreamId, Array, int, int) override {}
+  void fetch(StreamId, Array, int, int) override {}
   void broadcast(StreamId, Array, int) override {}
   void send(StreamId, Array, int) override {}
   void receive(StreamId, Array, int) override {}

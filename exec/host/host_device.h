@@ -43,6 +43,7 @@ class HostDevice final : public Device {
   void record(StreamId stream, Event& event) override;
   void wait(StreamId stream, const Event& event) override;
   void synchronize() override;
+  bool has_failed() const override { return failure_.failed(); }
   void drain() noexcept override;
   void timestamp(StreamId stream, Nanoseconds* at) override;
   void call(StreamId stream, std::function<void()> function) override;

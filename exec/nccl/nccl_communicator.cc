@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {
@@ -144,6 +145,15 @@ void NcclCommunicator::receive(StreamId stream, Array data, int from) {
   group_->run("ncclRecv", [&](ncclComm_t comm) {
     return ncclRecv(data.data, count_of(data), type_of(data.dtype), from, comm, native);
   });
+}
+
+void NcclCommunicator::post(StreamId, Array, int, int) {
+  throw Error("messages between pipeline stages go through the host only, expected pp 1 on NCCL",
+              ExitCode::kMissingDevice);
+}
+
+void NcclCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
+  post(stream, data, from, channel);
 }
 
 void NcclCommunicator::register_memory(void* data, Bytes bytes) {

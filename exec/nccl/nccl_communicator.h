@@ -43,6 +43,8 @@ class NcclCommunicator final : public Communicator {
   void broadcast(StreamId stream, Array data, int root) override;
   void send(StreamId stream, Array data, int to) override;
   void receive(StreamId stream, Array data, int from) override;
+  void post(StreamId stream, Array data, int to, int channel) override;
+  void fetch(StreamId stream, Array data, int from, int channel) override;
   void register_memory(void* data, Bytes bytes) override;
   void check() override;
   void barrier() override;

@@ -150,6 +150,12 @@ class Watched final : public Communicator {
   void all_reduce(StreamId stream, Array data, SumOrder order) override {
     watch([&] { inner_->all_reduce(stream, data, order); });
   }
+  void post(StreamId stream, Array data, int to, int channel) override {
+    watch([&] { inner_->post(stream, data, to, channel); });
+  }
+  void fetch(StreamId stream, Array data, int from, int channel) override {
+    watch([&] { inner_->fetch(stream, data, from, channel); });
+  }
   void broadcast(StreamId stream, Array data, int root) override {
     watch([&] { inner_->broadcast(stream, data, root); });
   }
