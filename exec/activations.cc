@@ -6,17 +6,20 @@
 namespace shardwright::exec {
 
 Activations::Activations(const Schedule& schedule, const ArenaPlan& arena, std::byte* base)
-    : schedule_(schedule),
-      arena_(arena),
-      base_(base),
-      units_(static_cast<std::size_t>(schedule.units()) + 1),
-      places_(kTensorCount * units_) {}
+    : schedule_(schedule), arena_(arena), base_(base) {}
 
-void Activations::acquire(std::size_t action, std::int32_t unit) {
+std::int32_t Activations::acquire(std::size_t action, std::int32_t unit, OpId op,
+                                  std::uint32_t ordinal) {
   const MemoryAction& a = schedule_.memory[action];
-  const auto owner = static_cast<std::size_t>(unit + a.offset);
-  places_[index_of(a.tensor) * units_ + owner] = {base_ + arena_.offset(schedule_, action, unit),
-                                                  a.bytes};
+  ArenaPlan::PassPlace place;
+  if (arena_.passes.empty()) {
+    place.offset = arena_.offset(schedule_, action, unit);
+  } else {
+    const auto number = static_cast<std::size_t>(op - schedule_.first_id);
+    place = arena_.passes[arena_.first_of_op[number] + ordinal];
+  }
+  places_[key(a.tensor, unit + a.offset)] = {base_ + place.offset, a.bytes, place.slot};
+  return place.slot;
 }
 
 void* Activations::at(const Operand& operand, std::int32_t unit) const {

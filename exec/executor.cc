@@ -37,8 +37,10 @@ Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
                     "a schedule for {} = {} x {} ranks, groups of {} = {} x {}",
                     schedule.world_ranks(), schedule.shard_ranks(), schedule.replicate_ranks(),
                     groups.world->size(), groups.shard->size(), groups.replicate->size());
-  SHARDWRIGHT_CHECK(plan.parallel.tp == (groups.tensor ? groups.tensor->size() : 1),
-                    "no group of the {} tensor ranks", plan.parallel.tp);
+  SHARDWRIGHT_CHECK(plan.parallel.tp == (groups.tensor ? groups.tensor->size() : 1) &&
+                        plan.parallel.pp == (groups.pipeline ? groups.pipeline->size() : 1),
+                    "no groups of the {} tensor ranks and {} stages", plan.parallel.tp,
+                    plan.parallel.pp);
   return schedule;
 }
 
@@ -46,6 +48,7 @@ Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
 std::int32_t first_micro_step(const Schedule& schedule) {
   std::int32_t micro_step = 0;
   for (const Section& section : schedule.sections) {
+    if (section.pass) return 0;  // passes say it themselves
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
       if (schedule.blocks[b].phase == Phase::kForward) return micro_step;
@@ -77,6 +80,12 @@ std::uint32_t count_head_ops(const Schedule& schedule) {
     if (op.kind == OpKind::kWeightGradient && op.weight == Weight::kHead) return i + 1 - first;
   }
   return 0;
+}
+
+/// A place in a stream where something waits or is waited for, and no work.
+bool is_mark(const Op& op) {
+  const bool is_message = op.kind == OpKind::kSend || op.kind == OpKind::kReceive;
+  return op.kind == OpKind::kHostWork || (is_message && op.peer < 0);
 }
 
 bool has_shard_casts(const Schedule& schedule) {
@@ -154,6 +163,11 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
   events_.resize(names * units);
   recorded_ = std::vector<Recorded>(names * units);
   operations_ = count_ops(schedule_);
+  last_prepare_ = first_micro_;
+  if (plan_.parallel.pp > 1)
+    last_prepare_ = static_cast<std::int32_t>(plan_.parallel.virtual_stages) + 1;
+  for (std::int32_t i = 0; i < memory_.arena().message_slots; ++i)
+    slots_.push_back(device_.make_event());
   for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
     if (!op.record) return;
     const auto unit = static_cast<std::size_t>(at.unit + op.record.offset);
@@ -219,6 +233,7 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
   recorder_.begin_step(step);
   poison_.begin_step();
   micro_step_ = -1;
+  updated_.clear();
   begun_.store(0, std::memory_order_relaxed);
   for (Recorded& one : recorded_) one.number.store(0, std::memory_order_relaxed);
   finish_work([&] {
@@ -230,22 +245,23 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
 
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
   begin_op(at, at.op);
-  if (op.kind == OpKind::kHostWork) {
+  if (is_mark(op)) {
     wait_for(at, op);
     return record_for(at, op);
   }
   if (rehearses_ && !is_rehearsed(at.micro_step - first_micro_)) return;
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
+  const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
+  if (micro_step != micro_step_) {
+    micro_step_ = micro_step;
+    if (micro_step < plan_.grad_accum) model_ops_.begin_micro_step(micro_step);
+    if (!slots_.empty()) activations_.set_micro_batch(static_cast<std::int32_t>(micro_step));
+  }
   const bool is_head = op.kind == OpKind::kHeadProjection;
   if (!is_head && runs_with_head(at)) return end_op(at, op);  // with the projection
   // The head's operations run together, so what they write is needed now.
   acquire(at, is_head ? head_ops_ - 1 : 0);
   if (!is_head) wait_for(at, op);
-  const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
-  if (micro_step != micro_step_) {
-    micro_step_ = micro_step;
-    if (micro_step < plan_.grad_accum) model_ops_.begin_micro_step(micro_step);
-  }
   const StreamId stream = streams_[op.stream];
   static const std::string kNone;
   const RangeMarker::Scope range(options_.ranges,
@@ -254,7 +270,9 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
     run_head(at, true);
   } else {
     const Recorder::Scope scope(recorder_, at.id, stream);
-    if (ModelOps::owns(op)) {
+    if (op.peer >= 0) {
+      pass_message(at, op);
+    } else if (ModelOps::owns(op)) {
       model_ops_.run(op, at.unit);
     } else if (op.phase == Phase::kOptimizer) {
       run_update(op, options);
@@ -301,15 +319,35 @@ void Executor::run_head(const OpInstance& at, bool makes_gradients) {
 void Executor::acquire(const OpInstance& at, std::uint32_t more) {
   const Block& block = schedule_.blocks[at.block];
   const std::uint32_t local = at.op - block.first_op;
+  std::uint32_t last = ~std::uint32_t{0}, ordinal = 0;  // of an operation's places
   for (std::uint32_t i = first_action_[at.op]; i < block.first_action + block.action_count; ++i) {
     const MemoryAction& action = schedule_.memory[i];
     if (action.op > local + more) break;
-    if (action.acquire && action.bytes > 0) activations_.acquire(i, at.unit);
+    if (!action.acquire || action.bytes == 0) continue;
+    ordinal = action.op == last ? ordinal + 1 : 0;
+    last = action.op;
+    const OpId id = at.id + (action.op - local);
+    const std::int32_t slot = activations_.acquire(i, at.unit, id, ordinal);
+    if (slot < 0) continue;
+    const Op& op = schedule_.ops[block.first_op + action.op];
+    device_.wait(streams_[op.stream], *slots_[static_cast<std::size_t>(slot)]);
+  }
+}
+
+void Executor::pass_message(const OpInstance& at, const Op& op) {
+  const bool sends = op.kind == OpKind::kSend;
+  const Operand& what = sends ? op.in[0] : op.out[0];
+  const Array message{activations_.at(what, at.unit), plan_.param_dtype,
+                      activations_.bytes(what, at.unit) / bytes_of(plan_.param_dtype)};
+  if (sends) {
+    groups_.pipeline->post(streams_[op.stream], message, op.peer, op.channel);
+  } else {
+    groups_.pipeline->fetch(streams_[op.stream], message, op.peer, op.channel);
   }
 }
 
 void Executor::release(const OpInstance& at) {
-  if (!options_.poison) return;
+  if (!options_.poison && slots_.empty()) return;
   const Block& block = schedule_.blocks[at.block];
   const std::uint32_t local = at.op - block.first_op;
   for (std::uint32_t i = first_action_[at.op]; i < block.first_action + block.action_count; ++i) {
@@ -318,7 +356,9 @@ void Executor::release(const OpInstance& at) {
     if (action.acquire || action.bytes == 0) continue;
     const Activations::Place place = activations_.released(i, at.unit);
     if (place.data == nullptr) continue;
-    device_.poison(streams_[schedule_.ops[at.op].stream], place.data, place.bytes, DType::kFp32);
+    const StreamId stream = streams_[schedule_.ops[at.op].stream];
+    if (options_.poison) device_.poison(stream, place.data, place.bytes, DType::kFp32);
+    if (place.slot >= 0) device_.record(stream, *slots_[static_cast<std::size_t>(place.slot)]);
   }
 }
 

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,7 @@ class Executor {
   /// Memory actions of the operation and `more` that follow it.
   void acquire(const OpInstance& at, std::uint32_t more);
   void release(const OpInstance& at);
+  void pass_message(const OpInstance& at, const Op& op);
   void wait_for(const OpInstance& at, const Op& op);
   void record_for(const OpInstance& at, const Op& op);
   Event* event(const EventRef& ref, std::int32_t unit) const;
@@ -202,6 +204,7 @@ class Executor {
   Poison poison_;
   std::vector<std::uint32_t> first_action_;     // by operation: its first memory action
   std::vector<std::unique_ptr<Event>> events_;  // by name and unit
+  std::vector<std::unique_ptr<Event>> slots_;   // when whoever had a slot of messages was done
   struct Recorded {                             // which operation of the step recorded an event
     std::atomic<std::int64_t> number{0};
     std::atomic<std::uint32_t> op{0};
@@ -218,7 +221,9 @@ class Executor {
   };
   std::vector<std::vector<Run>> counted_;  // of the own share, by unit
   std::int32_t first_micro_ = 0;           // OpInstance::micro_step of the first micro-batch
+  std::int32_t last_prepare_ = 0;          // of what comes before it or is it
   std::int64_t micro_step_ = -1;
+  std::set<OpKind> updated_;  // chunks of a stage are updated at once, with the first one
   bool rehearses_ = false;
   bool casts_shards_ = false;  // the schedule casts masters itself
 };

@@ -84,7 +84,7 @@ void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
 void Executor::all_reduce(std::int32_t u, StreamId stream) {
   const UnitMemory& unit = sharding_.unit(u);
   Communicator& group = *groups_.replicate;
-  if (sharding_.shards() == Sharded::kNothing) {
+  if (sharding_.sums_whole_gradients()) {
     group.all_reduce(stream, unit.gradient_sum);
   } else if (group.ordered()) {
     group.broadcast(stream, unit.gradient_sum, group.size() - 1);

@@ -7,6 +7,7 @@
 namespace shardwright::exec {
 
 void Executor::run_update(const Op& op, const StepOptions& options) {
+  if (!updated_.insert(op.kind).second) return;
   switch (op.kind) {
     case OpKind::kGradientNorm:
       return sum_gradients();
@@ -59,14 +60,17 @@ LossSums Executor::evaluate(Batch batch) {
   finish_work([&] {
     bool is_done = false;
     for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
-      if (is_done || at.micro_step > first_micro_) return;
+      const std::optional<Action>& pass = schedule_.sections[at.section].pass;
+      if (is_done || (pass ? pass->micro_batch > 0 : at.micro_step > last_prepare_)) return;
       const Phase phase = schedule_.blocks[at.block].phase;
       const bool is_before_loss = at.unit == schedule_.head_unit() && op.phase == Phase::kForward;
+      const bool is_forward = phase == Phase::kForward || phase == Phase::kPrepare;
+      const bool goes_back = pass && pass->kind != PassKind::kForward;
       if (op.kind == OpKind::kHeadProjection) {
         acquire(at, head_ops_ - 1);
         run_head(at, false);
         is_done = true;
-      } else if (phase == Phase::kForward || phase == Phase::kPrepare || is_before_loss) {
+      } else if ((is_forward && !goes_back) || is_before_loss) {
         run_op(at, op, {});
       }
     });

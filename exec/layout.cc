@@ -225,7 +225,8 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
   std::uint64_t index = 0;
   std::vector<std::pair<Draft, std::uint64_t>> apart;
   const Drafts drafts(model, form, parallel, place);
-  for (const Draft& draft : drafts.all()) {
+  for (Draft draft : drafts.all()) {
+    if (schedule.unit_elements(draft.unit) == 0) draft.held.rows.clear();  // another stage's
     if (schedule.sharding.separates_norms && draft.is_norm) {
       apart.emplace_back(draft, index);
     } else {

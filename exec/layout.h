@@ -8,7 +8,8 @@
 // pair or triple is one matrix of one product. Rank r of a shard group owns the r-th equal part.
 //
 // Tensor ranks hold parts of a tensor (sim/core/local_shape.h): some of its rows, or some of its
-// columns. A unit then has the parts of this rank.
+// columns. A unit then has the parts of this rank. A stage of a pipeline holds nothing of the units
+// of other stages.
 //
 // Beside its place every element has a global index that does not depend on units, padding or
 // ranks: initial values, random rounding and checkpoints are keyed by it.

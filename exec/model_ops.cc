@@ -319,6 +319,7 @@ std::int64_t ModelOps::chunk_tokens(Bytes logits_bytes) const {
 }
 
 std::int64_t ModelOps::head_chunks(Bytes logits_bytes) const {
+  if (logits_bytes == 0) return 0;  // another stage's
   return ceil_div(shape_.tokens, chunk_tokens(logits_bytes));
 }
 

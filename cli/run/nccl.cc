@@ -29,23 +29,23 @@ std::string fingerprint(const RunOptions& options) {
                      hash);
 }
 
-RunOutcome run_one(const RunOptions& options, const Schedule& schedule, RankDevices& devices,
-                   int place, exec::Bootstrap& bootstrap, exec::TrainObserver* observer,
-                   const RankBody& body) {
+RunOutcome run_one(const RunOptions& options, const std::vector<Schedule>& stages,
+                   RankDevices& devices, int place, exec::Bootstrap& bootstrap,
+                   exec::TrainObserver* observer, const RankBody& body) {
   const std::unique_ptr<exec::Device> device = devices.make(place);
   const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
   exec::NcclOptions nccl;
   nccl.most_ctas = options.collective_sms;
   exec::NcclWorld world(bootstrap, nccl);
   exec::RankGroups groups =
-      world.groups(RankMesh(options.plan, schedule.shard_ranks()), *device,
+      world.groups(RankMesh(options.plan, stages.front().shard_ranks()), *device,
                    [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
   return body(*device, std::move(groups), bootstrap.rank(), observer);
 }
 
 }  // namespace
 
-RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
+RunOutcome run_nccl(const RunOptions& options, const std::vector<Schedule>& stages,
                     exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
   RunOutcome outcome;
@@ -53,7 +53,7 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
     exec::LocalBootstrapRoom(ranks).run([&](exec::Bootstrap& bootstrap) {
       const bool shown = bootstrap.rank() == 0;
-      RunOutcome mine = run_one(options, schedule, *devices, bootstrap.rank(), bootstrap,
+      RunOutcome mine = run_one(options, stages, *devices, bootstrap.rank(), bootstrap,
                                 shown ? &observer : nullptr, body);
       if (shown) outcome = std::move(mine);
     });
@@ -81,7 +81,7 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
       exec::meet(rendezvous, options.launch, fingerprint(options), times);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
   exec::run_rank(*bootstrap, [&] {
-    outcome = run_one(options, schedule, *devices, static_cast<int>(options.launch.local_rank),
+    outcome = run_one(options, stages, *devices, static_cast<int>(options.launch.local_rank),
                       *bootstrap, bootstrap->rank() == 0 ? &observer : nullptr, body);
   });
   return outcome;

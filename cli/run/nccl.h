@@ -17,7 +17,7 @@ using RankBody = std::function<RunOutcome(exec::Device& device, exec::RankGroups
 
 /// Rank 0's outcome, or this process's. Throws Error: "rank 2 of 4: ..." is the rank that failed
 /// first.
-RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
+RunOutcome run_nccl(const RunOptions& options, const std::vector<Schedule>& stages,
                     exec::TrainObserver& observer, const RankBody& body);
 
 }  // namespace shardwright::cli

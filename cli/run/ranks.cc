@@ -26,11 +26,11 @@
 namespace shardwright::cli {
 namespace {
 
-RunOutcome run_local(const RunOptions& options, const Schedule& schedule,
+RunOutcome run_local(const RunOptions& options, const std::vector<Schedule>& stages,
                      exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
-  exec::LocalWorld world(RankMesh(options.plan, schedule.shard_ranks()));
+  exec::LocalWorld world(RankMesh(options.plan, stages.front().shard_ranks()));
   RunOutcome outcome;
   try {
     world.run([&](int rank) {
@@ -48,7 +48,7 @@ RunOutcome run_local(const RunOptions& options, const Schedule& schedule,
 }
 
 #ifdef SHARDWRIGHT_HAS_MPI
-RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
+RunOutcome run_mpi(const RunOptions& options, const std::vector<Schedule>& stages,
                    exec::TrainObserver& observer, const RankBody& body) {
   exec::MpiWorld world(options.streams != exec::StreamMode::kInline, options.rank_timeout_s);
   RunOutcome outcome;
@@ -59,8 +59,9 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
     }
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
     const std::unique_ptr<exec::Device> device = devices->make(world.rank());
-    outcome = body(*device, world.groups(RankMesh(options.plan, schedule.shard_ranks()), *device),
-                   world.rank(), world.rank() == 0 ? &observer : nullptr);
+    outcome =
+        body(*device, world.groups(RankMesh(options.plan, stages.front().shard_ranks()), *device),
+             world.rank(), world.rank() == 0 ? &observer : nullptr);
   });
   return outcome;
 }
@@ -89,8 +90,8 @@ void watch_steps(exec::TrainOptions& train, double first_s) {
 
 }  // namespace
 
-RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     const std::vector<std::filesystem::path>& resume,
+RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& stages,
+                     const exec::Data& data, const std::vector<std::filesystem::path>& resume,
                      exec::TrainObserver& observer, const OnReady& on_ready) {
   const bool threads = options.launch.launcher == exec::Launcher::kNone;
   const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
@@ -98,6 +99,8 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
   // One rank from its device to the end of its training.
   const RankBody body = [&](exec::Device& device, exec::RankGroups groups, int rank,
                             exec::TrainObserver* shown_to) {
+    const RankMesh mesh(options.plan, stages.front().shard_ranks());
+    const Schedule& schedule = stages[static_cast<std::size_t>(mesh.place_of(rank).pp)];
     require_free_memory(device, schedule);
     const std::unique_ptr<exec::StepTracer> tracer = tracing.tracer(rank, device, schedule);
     exec::ExecutorOptions executor_options;
@@ -131,20 +134,20 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
   switch (options.transport) {
     case Transport::kNccl:
 #ifdef SHARDWRIGHT_HAS_NCCL
-      return run_nccl(options, schedule, observer, body);
+      return run_nccl(options, stages, observer, body);
 #else
       break;
 #endif
     case Transport::kMpi:
 #ifdef SHARDWRIGHT_HAS_MPI
-      return run_mpi(options, schedule, observer, body);
+      return run_mpi(options, stages, observer, body);
 #else
       break;
 #endif
     case Transport::kLocal:
       break;
   }
-  return run_local(options, schedule, observer, body);
+  return run_local(options, stages, observer, body);
 }
 
 }  // namespace shardwright::cli

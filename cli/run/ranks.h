@@ -33,8 +33,8 @@ using OnReady = std::function<void(const AttentionNote&, const exec::Checkpoint*
 /// `observer` hears of rank 0, and so does `on_ready` before its first step. `resume` holds the
 /// checkpoints that the run may go on from, the best first. A rank that fails ends all; its error
 /// is thrown, with its rank.
-RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     const std::vector<std::filesystem::path>& resume,
+RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& stages,
+                     const exec::Data& data, const std::vector<std::filesystem::path>& resume,
                      exec::TrainObserver& observer, const OnReady& on_ready);
 
 }  // namespace shardwright::cli

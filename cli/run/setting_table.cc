@@ -37,6 +37,10 @@ const std::vector<SettingInfo>& setting_table() {
         {"tp", "T", "", "tensor parallel: ranks that share every matrix", kHow},
         {"sp", "on|off", "", "sequence parallel between the matrices (default: on where tp > 1)",
          kHow},
+        {"pp", "P", "", "pipeline stages", kHow},
+        {"virtual-stages", "V", "", "chunks of a stage", kHow},
+        {"pp-schedule", "NAME", "", "gpipe, 1f1b, interleaved, zb1p or zbv (default: 1f1b)", kHow},
+        {"pp-layout", "TEXT", "", "what each stage holds, as Megatron writes it", kHow},
         {"rank-order", "A-B-C-D-E", "", "order of the ranks, the fastest first", kHow},
         {"sum-shape", "F[,1,1]", "",
          "leaves of the sums that tensor ranks share: equal bits for every tp that divides F "

@@ -31,8 +31,9 @@
 #include "sim/core/trained_precision.h"
 #include "sim/cost/planned_attention.h"
 #include "sim/job.h"
+#include "sim/pipeline/stage_schedules.h"
 #include "sim/predict.h"
-#include "sim/strategies/lower.h"
+#include "sim/trace/measured_passes.h"
 
 namespace shardwright::cli {
 namespace {
@@ -46,7 +47,7 @@ struct Predicted {
   std::optional<double> step_s;
   sim::Utilisation utilisation;
   std::optional<sim::PlannedAttention> attention;  // of GPUs
-  Schedule schedule;
+  std::vector<Schedule> stages;                    // one without pipeline parallelism
   std::int64_t gpus_per_node = 1;
   std::string cluster;                 // that steps are predicted for
   profiles::ClusterFile cluster_file;  // the same with the values of this machine
@@ -143,9 +144,17 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
         fmt::format("no step time is predicted for {}: {}", options.predicted_for, error.what()));
   }
   check_plan(with_products_in_bf16(options.plan), options.model, predicted.gpus_per_node);
-  predicted.schedule = sim::lower(options.model, options.plan, profiles::load_stack("native").stack,
-                                  predicted.gpus_per_node);
+  predicted.stages = sim::step_schedules(
+      options.model, options.plan, profiles::load_stack("native").stack, predicted.gpus_per_node);
   return predicted;
+}
+
+/// Of the stage that needs most.
+Bytes fullest_bytes(const std::vector<Schedule>& stages) {
+  Bytes most = 0;
+  for (const Schedule& stage : stages)
+    most = std::max(most, exec::StepMemory::planned_bytes(stage));
+  return most;
 }
 
 /// What a run may go on from.
@@ -216,7 +225,7 @@ class RunVerb : public Verb {
       return ExitCode::kDone;
     }
     Predicted predicted = lower_and_predict(options, false);
-    exec::check_executable(options.model, predicted.schedule);
+    exec::check_executable(options.model, predicted.stages.front());
     exec::Data data = exec::open_data(options.data);
     if (data.train->packs_documents()) predicted = lower_and_predict(options, true);
     const bool shown = options.launch.rank == 0;
@@ -238,7 +247,7 @@ class RunVerb : public Verb {
         resumable.newest ? settings_of_run(*resumable.newest) : std::nullopt;
     if (shown) prepare_folder(options, predicted);  // writes over those
     const RunReference reference{predicted.step_s, predicted.utilisation,
-                                 exec::StepMemory::planned_bytes(predicted.schedule)};
+                                 fullest_bytes(predicted.stages)};
     options.train.annotate = [reference](exec::StepMetrics& metrics) {
       metrics.mfu = reference.utilisation.mfu(metrics.step_time_s);
       metrics.share_of_best_product = reference.utilisation.of_products(metrics.step_time_s);
@@ -262,7 +271,7 @@ class RunVerb : public Verb {
     const IgnoredPipes pipes;
     options.train.stop = &interrupt.flag();
     const RunOutcome outcome =
-        run_ranks(options, predicted.schedule, data, resumable.checkpoints, printer, on_ready);
+        run_ranks(options, predicted.stages, data, resumable.checkpoints, printer, on_ready);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (!shown) return outcome.train.interrupted ? kStopped : ExitCode::kDone;
@@ -384,8 +393,12 @@ class RunVerb : public Verb {
     if (!options.trace.empty() && !train.timeline.spans.empty()) {
       const fs::path trace = fs::path(options.out) / "trace.json";
       require_regular_or_none(trace);
+      Timeline timeline = train.timeline;
+      sim::add_measured_passes(predicted.stages,
+                               RankMesh(options.plan, predicted.stages.front().shard_ranks()),
+                               timeline);
       write_chrome_trace(
-          trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
+          trace, std::vector<TracedTimeline>{{"measured", predicted.stages.data(), &timeline}},
           trace_notes(options, predicted, train));
       if (fs::absolute(options.trace).lexically_normal() !=
           fs::absolute(trace).lexically_normal()) {

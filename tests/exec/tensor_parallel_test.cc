@@ -79,8 +79,7 @@ class TensorStrategies : public ::testing::TestWithParam<Strategy> {};
 TEST_P(TensorStrategies, RanksAreOneRankWithTheirLeaves) {
   for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads}) {
     const bool whole_sums = GetParam() == Strategy::kDdp || GetParam() == Strategy::kZero1;
-    Training training =
-        tensor_parallel(tiny_qwen3(), GetParam(), 2, 2, whole_sums ? 1 : 2);
+    Training training = tensor_parallel(tiny_qwen3(), GetParam(), 2, 2, whole_sums ? 1 : 2);
     if (GetParam() == Strategy::kHsdp) training.plan.shard_group = 1;
     training.mode = mode;
     training.ignores_targets = true;

@@ -19,6 +19,7 @@
 #include "exec/host/host_device.h"
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
+#include "sim/pipeline/stage_schedules.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/tiny_models.h"
 
@@ -143,10 +144,12 @@ inline void collect(Executor& executor, TrainedStep& into) {
 inline std::vector<TrainedStep> train(const Training& training) {
   Stack stack = native_stack();
   if (training.loss_chunk_tokens > 0) stack.loss_chunk_tokens = training.loss_chunk_tokens;
-  Schedule schedule = sim::lower(training.model, training.plan, stack, training.gpus_per_node);
-  if (training.change) training.change(schedule);
+  std::vector<Schedule> stages =
+      sim::step_schedules(training.model, training.plan, stack, training.gpus_per_node);
+  if (training.change) training.change(stages.front());
   kernels::host::Parallel parallel(1);
-  LocalWorld world(RankMesh(training.plan, schedule.shard_ranks()));
+  const RankMesh mesh(training.plan, stages.front().shard_ranks());
+  LocalWorld world(mesh);
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
   world.run([&](int rank) {
@@ -154,8 +157,9 @@ inline std::vector<TrainedStep> train(const Training& training) {
     const std::unique_ptr<Device> device =
         training.make_device ? training.make_device(rank)
                              : std::make_unique<HostDevice>(parallel, training.mode, seed);
-    Executor executor(training.model, training.plan, schedule, *device, world.groups(rank, *device),
-                      training.options);
+    Executor executor(training.model, training.plan,
+                      stages[static_cast<std::size_t>(mesh.place_of(rank).pp)], *device,
+                      world.groups(rank, *device), training.options);
     executor.initialize(3);
     if (training.prepare) training.prepare(executor);
     for (int step = 1; step <= training.steps; ++step) {

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages of a pipeline are one rank that accumulates, to the bit.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+
+struct Layout {
+  PipelineKind kind = PipelineKind::kOneForwardOneBackward;
+  std::int64_t tp = 1, pp = 2, virtual_stages = 1, dp = 1, accum = 4;
+};
+
+std::string told(const Layout& layout) {
+  return fmt::format("{} tp {} pp {} v {} dp {} accum {}", name_of(layout.kind), layout.tp,
+                     layout.pp, layout.virtual_stages, layout.dp, layout.accum);
+}
+
+Training pipeline(const Model& model, Strategy strategy, const Layout& layout) {
+  Training training;
+  training.model = model;
+  training.model.layers = 6;
+  training.model.tied_head = false;
+  training.plan = tiny_plan(strategy, layout.tp * layout.pp * layout.dp, layout.accum);
+  training.plan.parallel.tp = layout.tp;
+  training.plan.parallel.pp = layout.pp;
+  training.plan.parallel.virtual_stages = layout.virtual_stages;
+  training.plan.parallel.pp_schedule = layout.kind;
+  training.steps = 2;
+  training.options.poison = true;
+  return training;
+}
+
+/// Data-parallel ranks that sum their micro-batches and then add up.
+std::vector<TrainedStep> without_stages(Training training) {
+  Plan& plan = training.plan;
+  const RankMesh mesh(plan, 1);
+  plan.sum_features = plan.feature_parts();
+  plan.gpus = mesh.dp;
+  plan.parallel = {};
+  plan.shard_group = 0;
+  plan.strategy = mesh.dp > 1 ? Strategy::kDdp : Strategy::kSingle;
+  training.mode = StreamMode::kInline;
+  training.options = {};
+  return train(training);
+}
+
+void expect_equal(const Training& training) {
+  const auto expected = without_stages(training);
+  ASSERT_GT(expected.back().result.gradient_norm, 0);
+  expect_same_training(expected, train(training));
+}
+
+std::vector<Layout> layouts() {
+  using enum PipelineKind;
+  return {{kOneForwardOneBackward, 1, 2},
+          {kOneForwardOneBackward, 1, 4, 1, 1, 6},
+          {kGpipe, 1, 2},
+          {kInterleaved, 1, 2, 2},
+          {kInterleaved, 1, 2, 3},
+          {kZb1p, 1, 2},
+          {kZb1p, 1, 4, 1, 1, 6},
+          {kZbv, 1, 2, 2},
+          {kOneForwardOneBackward, 2, 2, 1, 2},
+          {kInterleaved, 2, 2, 2, 1},
+          {kZb1p, 2, 2},
+          {kZbv, 2, 2, 2}};
+}
+
+class Pipelines : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(Pipelines, StagesAreOneRankThatAccumulates) {
+  for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads}) {
+    Training training = pipeline(tiny_llama(), Strategy::kYafsdp, GetParam());
+    training.mode = mode;
+    training.ignores_targets = true;
+    training.loss_chunk_tokens = 10;
+    SCOPED_TRACE(told(GetParam()));
+    expect_equal(training);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Pipelines, ::testing::ValuesIn(layouts()),
+                         [](const ::testing::TestParamInfo<Layout>& layout) {
+                           std::string name = told(layout.param);
+                           std::replace(name.begin(), name.end(), ' ', '_');
+                           return name;
+                         });
+
+TEST(PipelineParallel, OfEveryStrategy) {
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp1,
+        Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
+    SCOPED_TRACE(name_of(strategy));
+    expect_equal(
+        pipeline(tiny_qwen3(), strategy, {PipelineKind::kOneForwardOneBackward, 1, 2, 1, 2}));
+  }
+}
+
+TEST(PipelineParallel, OfEveryFamily) {
+  for (const Model& model :
+       {tiny_qwen2(), tiny_gpt2(), tiny_mpt(), tiny_gpt_neox(), tiny_gemma2()}) {
+    for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+      SCOPED_TRACE(fmt::format("{} in {}", model.family, name_of(dtype)));
+      Training training = pipeline(model, Strategy::kZero1, {PipelineKind::kInterleaved, 1, 2, 3});
+      training.plan.param_dtype = dtype;
+      expect_equal(training);
+    }
+  }
+}
+
+TEST(PipelineParallel, RecomputesToTheSameBits) {
+  for (const char* what : {"full", "selective-op", "ffn"}) {
+    SCOPED_TRACE(what);
+    Training training =
+        pipeline(tiny_llama(), Strategy::kFsdp2, {PipelineKind::kOneForwardOneBackward, 1, 2});
+    const auto expected = without_stages(training);
+    set_recompute(training.plan, what);
+    training.plan.ckpt_layers = 3;
+    expect_same_training(expected, train(training));
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::exec
