@@ -187,7 +187,8 @@ struct Predictor::State {
     MemoryPrediction& memory = p.memory;
     memory.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
     memory.runtime_bytes = runtime_bytes(profile, layout_of(plan, profile.cluster));
-    const std::vector<MemoryLevel> allocated = stage_memory.levels(plan, programs, step.parts);
+    const std::vector<MemoryLevel> allocated =
+        allocated_by_stage(model, profile, plan, programs, stage_memory, step.parts);
     const std::vector<std::int64_t> layers = stage_layers(pipeline_shape(plan), step.parts);
     std::vector<StageOfStep> of_step;
     for (std::size_t s = 0; s < allocated.size(); ++s) {

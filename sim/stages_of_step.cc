@@ -8,6 +8,7 @@
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/core/base/error.h"
 #include "sim/core/placement.h"
+#include "sim/pipeline/stage_schedules.h"
 #include "sim/strategies/lower.h"
 #include "sim/uncertainty/intervals.h"
 
@@ -62,6 +63,26 @@ bool replays_memory(const Plan& plan, const Stack& stack) {
          plan.parallel.pp == 1;
 }
 
+std::vector<MemoryLevel> allocated_by_stage(const Model& model, const profiles::Profile& profile,
+                                            const Plan& plan, ProgramCache& programs,
+                                            StageMemory& stages,
+                                            const std::vector<ChunkContent>& parts,
+                                            StageMemory::Stages which) {
+  const bool is_static = profile.stack.memory == MemoryManager::kStatic;
+  std::vector<MemoryLevel> levels =
+      stages.levels(plan, programs, parts, is_static ? StageMemory::Stages::kAll : which);
+  if (!is_static) return levels;
+  const std::vector<Schedule> schedules =
+      stage_schedules(model, plan, profile.stack, profile.cluster, programs.at(plan));
+  for (std::size_t s = 0; s < levels.size(); ++s) {
+    const Bytes arenas = static_memory_bytes(schedules[s]);
+    levels[s].by_category[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
+        arenas - levels[s].bytes;
+    levels[s].bytes = arenas;
+  }
+  return levels;
+}
+
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
                             ProgramCache& programs, StageMemory& stages, Schedule& scratch) {
   const Stack& stack = profile.stack;
@@ -71,8 +92,8 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   if (held > profile.cluster.memory_bytes_per_rank(plan.gpus)) return held;
   if (plan.parallel.pp > 1) {
     Bytes most = 0;
-    for (const MemoryLevel& stage :
-         stages.levels(plan, programs, parts, StageMemory::Stages::kFullest))
+    for (const MemoryLevel& stage : allocated_by_stage(model, profile, plan, programs, stages,
+                                                       parts, StageMemory::Stages::kFullest))
       most = std::max(most, estimated_reserved_bytes(stage, stack));
     return most + runtime;
   }

@@ -21,6 +21,14 @@ struct StageOfStep {
   Bytes reserved_bytes = 0;
 };
 
+/// Of a pipeline, what each stage has allocated at its fullest: what its chunks add up to or, where
+/// memory is static, all that a rank of it allocates.
+std::vector<MemoryLevel> allocated_by_stage(const Model& model, const profiles::Profile& profile,
+                                            const Plan& plan, ProgramCache& programs,
+                                            StageMemory& stages,
+                                            const std::vector<ChunkContent>& parts,
+                                            StageMemory::Stages which = StageMemory::Stages::kAll);
+
 /// The fullest stage's memory stands for all of a pipeline's.
 void fill_memory_of_stages(MemoryPrediction& memory, const std::vector<StageOfStep>& stages);
 

@@ -8,8 +8,10 @@
 #include <algorithm>
 
 #include "sim/core/base/error.h"
+#include "sim/core/placement.h"
 #include "sim/memory/memory.h"
 #include "sim/memory/stage_memory.h"
+#include "sim/predict.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_walk.h"
@@ -170,6 +172,27 @@ TEST(StageSchedules, MessagesAreAsManyAsPassesThatHandOn) {
   const std::vector<Schedule> stages = stages_of(walked(PipelineKind::kInterleaved, 2, 2), h100());
   // Three places between four chunks, each way, eight micro-batches.
   EXPECT_EQ(StageWalk(stages).messages(), 3 * 2 * 8);
+}
+
+TEST(StageSchedules, NativeStagesAllocateWhatIsPredicted) {
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
+  for (const Plan& like : pipelines()) {
+    if (like.parallel.schedule() == PipelineKind::kDualpipe) continue;
+    for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kYafsdp}) {
+      Plan plan = like;
+      plan.stack = "native";
+      plan.strategy = strategy;
+      const Prediction predicted = predict(shallow_llama(), profile, plan);
+      const std::vector<Schedule> stages =
+          stage_schedules(shallow_llama(), plan, profile.stack, profile.cluster.gpus_per_node);
+      EXPECT_THAT(StageWalk(stages).faults(), IsEmpty()) << told(plan);
+      ASSERT_EQ(predicted.stages.size(), stages.size());
+      for (std::size_t s = 0; s < stages.size(); ++s) {
+        EXPECT_EQ(predicted.stages[s].peak_allocated_bytes, static_memory_bytes(stages[s]))
+            << told(plan) << " stage " << s;
+      }
+    }
+  }
 }
 
 }  // namespace
