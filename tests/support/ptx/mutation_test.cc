@@ -90,8 +90,7 @@ void add_up_step() {
   }
   const OnDevice<std::int64_t> data(records);
   const OnDevice<cuda::StepTotalsView> totals(1);
-  cuda::step_totals(nullptr, {data.data(), words, ranks, ranks, micro_steps}, 1.0, 0.0,
-                    totals.data());
+  cuda::step_totals(nullptr, {data.data(), words, ranks, micro_steps}, 1.0, 0.0, totals.data());
   totals.get();
 }
 
