@@ -106,8 +106,12 @@ __global__ void __launch_bounds__(kThreads)
                 (static_cast<double>(all.maximum) - static_cast<double>(target));
 }
 
+/// Blocks of a multiprocessor: left to itself, the compiler spills registers of the capped form.
+template <bool kCapped>
+inline constexpr int kGradientBlocks = kCapped ? 2 : 3;
+
 template <class T, bool kCapped>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, kGradientBlocks<kCapped>)
     vocabulary_gradient_kernel(PartArguments<T> a, VocabularyParts parts) {
   constexpr int N = kWidth<T>;
   const auto cols = static_cast<int>(a.logits.cols);

@@ -94,17 +94,17 @@ TEST_F(Elementwise, SumsAreRoundedOnce) {
 }
 
 template <class In, class Out>
-void check_tree(std::size_t leaf_count, std::int64_t size, std::int64_t offset) {
+void check_tree(std::size_t leaf_count, std::int64_t size, std::int64_t offset, std::int64_t to) {
   std::vector<std::vector<In>> leaves;
   std::vector<OnDevice<In>> on_leaves;
   std::vector<const void*> inputs;
   for (std::size_t i = 0; i < leaf_count; ++i) {
     leaves.push_back(random_data<In>(10 + i, size).typed);
-    inputs.push_back(on_leaves.emplace_back(leaves.back(), i % 2 == 0 ? offset : 3).data());
+    inputs.push_back(on_leaves.emplace_back(leaves.back(), offset).data());
   }
   const auto start = random_data<Out>(4, size);
   const auto result = in_every_order([&] {
-    const OnDevice<Out> folded(size, 3), added(start.typed, 3);
+    const OnDevice<Out> folded(size, to), added(start.typed, to);
     fold_tree<In, Out>(nullptr, inputs, folded.data(), false, size);
     fold_tree<In, Out>(nullptr, inputs, added.data(), true, size);
     return Outputs(folded.get(), added.get());
@@ -119,8 +119,9 @@ void check_tree(std::size_t leaf_count, std::int64_t size, std::int64_t offset) 
 
 template <class In, class Out>
 void check_trees() {
-  for (const std::size_t leaf_count : {1, 2, 4, 8, 256}) check_tree<In, Out>(leaf_count, 33, 3);
-  check_tree<In, Out>(8, 1000, 0);
+  for (const std::size_t leaf_count : {1, 2, 4, 8, 256}) check_tree<In, Out>(leaf_count, 33, 3, 1);
+  check_tree<In, Out>(8, 1000, 0, 0);
+  check_tree<In, Out>(16, 100, 0, 0);
 }
 
 TEST_F(Elementwise, ATreeIsTheOracles) {

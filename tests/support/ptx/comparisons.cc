@@ -45,6 +45,8 @@ void add_comparisons(Operations& table) {
   add_ordered<std::uint32_t>(table, "u32");
   add_ordered<std::int64_t>(table, "s64");
   add_ordered<std::uint64_t>(table, "u64");
+  table["setp.eq.b32"] = lanewise<bool, std::uint32_t, std::uint32_t>(
+      [](std::uint32_t a, std::uint32_t b) { return a == b; });
   table["setp.eq.b64"] = lanewise<bool, std::uint64_t, std::uint64_t>(
       [](std::uint64_t a, std::uint64_t b) { return a == b; });
   add_ordered<float>(table, "f32");
