@@ -17,6 +17,7 @@ namespace shardwright::cli {
 namespace {
 
 constexpr int kDescriptionBegins = 34;
+constexpr int kMostColumns = 80;  // of help, as of manual pages
 
 /// A name that ends in more choices than a line holds goes on after one of their bars.
 std::string broken_name(std::string name, int columns) {
@@ -61,14 +62,20 @@ class HelpFormatter : public CLI::Formatter {
     return help_entry(name + make_option_opts(option), make_option_desc(option), columns_);
   }
 
+  std::string make_description(const CLI::App* verb) const override {
+    std::string text;
+    for (const std::string& line : wrap(verb->get_description(), columns_)) text += line + "\n";
+    return text;
+  }
+
   std::string make_subcommand(const CLI::App* verb) const override {
     return help_entry(verb->get_name(), verb->get_description(), columns_);
   }
 
  private:
   // Beside the names of flags a description needs room.
-  int columns_ =
-      std::max(2 * kDescriptionBegins, describe_terminal(results(), ColorMode::kNever).columns);
+  int columns_ = std::clamp(describe_terminal(results(), ColorMode::kNever).columns,
+                            2 * kDescriptionBegins, kMostColumns);
 };
 
 Option parsed(CLI::App& app, const std::string& name,

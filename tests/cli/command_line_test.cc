@@ -81,12 +81,12 @@ TEST(CommandLine, TellsTheVerb) {
 TEST(CommandLine, HelpWrapsDescriptions) {
   CommandLine line("x", "");
   bool nothing = false;
-  line.root().add("-n,--nothing", nothing, std::string(60, 'a') + " " + std::string(60, 'b'));
+  line.root().add("-n,--nothing", nothing, std::string(40, 'a') + " " + std::string(40, 'b'));
   line.root().add("--a-name-that-is-longer-than-its-column", nothing, "short");
   const std::string help = parse(line, {"--help"}).answer.value_or("");
   const std::string indent(34, ' ');
-  EXPECT_THAT(help, HasSubstr("  -n, --nothing" + std::string(19, ' ') + std::string(60, 'a') +
-                              "\n" + indent + std::string(60, 'b') + "\n"));
+  EXPECT_THAT(help, HasSubstr("  -n, --nothing" + std::string(19, ' ') + std::string(40, 'a') +
+                              "\n" + indent + std::string(40, 'b') + "\n"));
   EXPECT_THAT(help, HasSubstr("  --a-name-that-is-longer-than-its-column\n" + indent + "short\n"));
 }
 

@@ -132,10 +132,10 @@ std::vector<std::string> help_texts() {
   return texts;
 }
 
-TEST(Program, HelpFitsInto100Columns) {
+TEST(Program, HelpFitsInto80Columns) {
   for (const std::string& text : not_empty(help_texts())) {
     std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 100) << line;
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80) << line;
   }
 }
 
