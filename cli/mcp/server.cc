@@ -170,16 +170,16 @@ void McpServer::answer(const Json& message) {
       const std::string asked = params["protocolVersion"].get<std::string>();
       if (std::find(kVersions.begin(), kVersions.end(), asked) != kVersions.end()) version = asked;
     }
-    return reply(id,
-                 {{"protocolVersion", version},
-                  {"capabilities", {{"tools", {{"listChanged", false}}}}},
-                  {"serverInfo",
-                   {{"name", "shardwright"},
-                    {"title", "Shardwright: plans of sharded training"},
-                    {"version", build_info().version}}},
-                  {"instructions",
-                   "Predicts, tunes and sizes training of large language models. Names of "
-                   "models and clusters: a wrong one is answered with the nearest that ship."}});
+    return reply(id, {{"protocolVersion", version},
+                      {"capabilities", {{"tools", {{"listChanged", false}}}}},
+                      {"serverInfo",
+                       {{"name", "shardwright"},
+                        {"title", "Shardwright: plans of sharded training"},
+                        {"version", build_info().version}}},
+                      {"instructions",
+                       "Predicts, tunes and sizes training of large language models. Names of "
+                       "models and clusters: a wrong one is answered with the nearest that ship. "
+                       "Further arguments of a tool: describe."}});
   }
   if (method == "ping") return reply(id, Ordered::object());
   if (method == "tools/list") {
@@ -205,13 +205,15 @@ void McpServer::call(const Json& id, const Json& params) {
   const auto tool = std::find_if(tools_.begin(), tools_.end(),
                                  [&](const McpTool& known) { return known.name == name; });
   if (tool == tools_.end()) {
-    return refuse(
-        id, kNoParams,
-        fmt::format("there is no tool '{}', expected predict, explain, tune or size", name));
+    return refuse(id, kNoParams,
+                  fmt::format("there is no tool '{}', expected predict, explain, tune, size or {}",
+                              name, kDescribe));
   }
   if (cancelled(id)) return;  // it waited behind another call
   try {
     const Json arguments = params.value("arguments", Json());
+    if (tool->verb.empty())
+      return reply(id, result_of(0, text_of(describe(tools_, arguments)), ""));
     const bool full = wants_all(arguments);
     Child child(arguments_of(*tool, arguments));
     using Clock = std::chrono::steady_clock;

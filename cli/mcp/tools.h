@@ -25,20 +25,30 @@ struct ToolVerb {
 struct McpTool {
   std::string name, title, description;
   std::string verb;
-  std::vector<std::string> always;  // flags that it always has: "--json"
-  std::vector<ToolOption> options;  // what it may be given
+  std::vector<std::string> always;       // flags that it always has: "--json"
+  std::vector<std::string> usual;        // arguments that most questions need
+  std::vector<ToolOption> options = {};  // what it may be given
 };
+
+/// The tool that describes the arguments of the others; it has no verb.
+inline constexpr const char* kDescribe = "describe";
 
 /// predict, tune, size, explain. Flags that write files are not among their options.
 std::vector<McpTool> mcp_tools(const std::vector<ToolVerb>& verbs);
 
-/// JSON Schema of the arguments: properties are the flags' names with underscores.
+/// JSON Schema of the arguments, which are the flags' names with underscores: short, since every
+/// conversation of an assistant begins with all of them. Properties are the usual ones; what else
+/// is taken, describe() says.
 nlohmann::ordered_json input_schema(const McpTool& tool);
 
-/// The command line of a call. Throws Error naming an argument that the tool does not have.
+/// What `describe` answers: every argument of a tool with its words, or the one that is asked for.
+/// Throws Error naming a tool or an argument that there is not.
+nlohmann::ordered_json describe(const std::vector<McpTool>& tools, const nlohmann::json& arguments);
+
 /// Whether the call asks for the whole document. Throws Error.
 bool wants_all(const nlohmann::json& arguments);
 
+/// The command line of a call. Throws Error naming an argument that the tool does not have.
 std::vector<std::string> arguments_of(const McpTool& tool, const nlohmann::json& arguments);
 
 }  // namespace shardwright::cli

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -76,7 +77,7 @@ TEST(Mcp, AnswersAsRecordedClientsExpect) {
     names.push_back(tool.at("name"));
     EXPECT_EQ(tool.at("inputSchema").at("type"), "object");
     const json& properties = tool.at("inputSchema").at("properties");
-    EXPECT_TRUE(properties.contains("model")) << tool;
+    EXPECT_TRUE(properties.contains(tool.at("name") == "describe" ? "tool" : "model")) << tool;
     if (tool.at("name") == "tune") {
       EXPECT_EQ(properties.at("time_limit").at("type"), json({"number", "string"}));
     }
@@ -85,7 +86,7 @@ TEST(Mcp, AnswersAsRecordedClientsExpect) {
     for (const json& needed : tool.at("inputSchema").at("required"))
       EXPECT_TRUE(properties.contains(needed.get<std::string>()));
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("predict", "explain", "tune", "size"));
+  EXPECT_THAT(names, ::testing::ElementsAre("predict", "explain", "tune", "size", "describe"));
   // The same document as the command line's.
   const ProgramResult direct =
       run_program({SHARDWRIGHT_BINARY, "predict", "--model", "llama-3-8b", "--cluster", "dgx-h100",
@@ -97,6 +98,44 @@ TEST(Mcp, AnswersAsRecordedClientsExpect) {
   EXPECT_EQ(json::parse(result.at("content")[0].at("text").get<std::string>()),
             result.at("structuredContent"));
   EXPECT_TRUE(by_id.at("3").at("result").at("structuredContent").contains("explanation"));
+}
+
+// Every conversation begins with the list of tools, whatever it is about: that is short, names
+// every argument, and what it says nothing of, `describe` explains.
+TEST(Mcp, TheListIsShortAndDescribeTellsTheRest) {
+  const json by_id = answers(
+      {kHello, R"({"jsonrpc":"2.0","id":1,"method":"tools/list"})",
+       call(2, "describe", R"({"tool":"predict"})"), call(3, "describe", R"({"tool":"tune"})"),
+       call(4, "describe", R"({"tool":"size"})"), call(5, "describe", R"({"tool":"explain"})"),
+       call(6, "describe", R"({"tool":"predict","argument":"loss_chunks"})"),
+       call(7, "describe", R"({"tool":"predict","argument":"loss_chunk"})"),
+       call(8, "describe", R"({"tool":"describe"})"),
+       call(9, "predict", R"({"model":"llama-3-8b","cluster":"dgx-h100","loss_chunks":4})")});
+  const json& tools = by_id.at("1").at("result").at("tools");
+  EXPECT_LT(tools.dump().size(), 8000U);
+  const std::map<std::string, const char*> described = {
+      {"predict", "2"}, {"tune", "3"}, {"size", "4"}, {"explain", "5"}};
+  for (const json& tool : not_empty(tools)) {
+    const auto answer = described.find(tool.at("name").get<std::string>());
+    if (answer == described.end()) continue;
+    const json& schema = tool.at("inputSchema");
+    const json& result = by_id.at(answer->second).at("result");
+    EXPECT_LT(result.at("content")[0].at("text").get<std::string>().size(), 8000U);
+    const json& arguments = result.at("structuredContent").at("arguments");
+    const std::string& others = schema.at("additionalProperties").at("description");
+    EXPECT_GT(arguments.size(), 40U) << tool.at("name");
+    for (const auto& [name, words] : not_empty(arguments.items())) {
+      EXPECT_FALSE(words.get<std::string>().empty()) << name;
+      const bool named = schema.at("properties").contains(name) || tool.at("name") == "explain" ||
+                         (" " + others + " ").find(" " + name + " ") != std::string::npos;
+      EXPECT_TRUE(named) << tool.at("name") << " " << name;
+    }
+  }
+  EXPECT_EQ(by_id.at("6").at("result").at("structuredContent").at("arguments").size(), 1U);
+  EXPECT_THAT(by_id.at("7").at("result").at("content")[0].at("text").get<std::string>(),
+              HasSubstr("did you mean 'loss_chunks'?"));
+  EXPECT_TRUE(by_id.at("8").at("result").at("isError"));
+  EXPECT_FALSE(by_id.at("9").at("result").at("isError"));
 }
 
 // Assistants cut or refuse what is longer than some ten thousand words.
