@@ -18,9 +18,10 @@ struct Job {
   std::string model_config;              // the text of the model's config.json
   profiles::ClusterFile cluster_file;    // that the profile is of
   Model model;
-  profiles::Profile profile;           // of the cluster, with the stack of the plans
-  std::vector<std::string> overrides;  // "KEY=VALUE", a plan file's before those given with it
-  std::vector<Plan> plans;             // several to hold side by side
+  profiles::Profile profile;                // of the cluster, with the stack of the plans
+  std::vector<std::string> overrides;       // "KEY=VALUE", a plan file's before those given with it
+  std::vector<Plan> plans;                  // several to hold side by side
+  std::optional<std::string> usual_length;  // where sequences are as long as is usual: what that is
 };
 
 /// The model and the cluster file that a plan file was made for: its own where it holds them, what

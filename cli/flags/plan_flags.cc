@@ -167,7 +167,9 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   if (!planned) {
     const Cluster& cluster = job.profile.cluster;
     plan.gpus = cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;
-    plan.seq_len = usual_seq_len(job.model);
+    const bool fine = fine_tunes(flags.task, flags.knobs);
+    plan.seq_len = usual_seq_len(job.model, fine);
+    if (!flags.knobs.seq_len) job.usual_length = usual_length_words(job.model, fine);
   }
   plan.gpus = flags.gpus.value_or(plan.gpus);
   job.profile.cluster = filled(std::move(job.profile.cluster), plan.gpus);

@@ -37,8 +37,8 @@ struct PlanFlags {
 sim::Job resolve_base(const PlanFlags& flags);
 
 /// Loads what the flags name, with a plan for each strategy asked for. Not given: strategy yafsdp,
-/// one node of GPUs (single: one GPU), the stack native, sequences of 2048 tokens or what the model
-/// takes, and the defaults of Plan. Throws Error when model or cluster is missing (wrong usage) or
+/// one node of GPUs (single: one GPU), the cluster's usual stack, sequences of the usual length and
+/// the defaults of Plan. Throws Error when model or cluster is missing (wrong usage) or
 /// a value makes no sense.
 sim::Job resolve(const PlanFlags& flags);
 

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "cli/render/text/quantity.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 #include "tuner/advice/lighter_training.h"
@@ -31,6 +32,16 @@ std::string training_task_words() {
 bool fine_tunes(const std::optional<TrainingTask>& task, const GivenKnobs& knobs) {
   return task.value_or(TrainingTask::kPretrain) != TrainingTask::kPretrain ||
          knobs.parallel.lora.has_value();
+}
+
+std::string usual_length_words(const Model& model, bool fine_tunes) {
+  const auto tokens = [](std::int64_t count) { return thousands(static_cast<double>(count)); };
+  const std::int64_t usual = usual_seq_len(model, fine_tunes);
+  std::string from = "from the model";
+  if (usual < model.max_positions)
+    from = fine_tunes ? "usual to fine-tune"
+                      : fmt::format("of the {} that the model takes", tokens(model.max_positions));
+  return fmt::format("sequence length {}, {}", tokens(usual), from);
 }
 
 void take_task(TrainingTask task, GivenKnobs& knobs) {

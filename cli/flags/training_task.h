@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "sim/core/model.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {
@@ -18,6 +19,9 @@ std::string training_task_words();
 
 /// Of sft and adapters: other frameworks are usual, and smaller batches.
 bool fine_tunes(const std::optional<TrainingTask>& task, const GivenKnobs& knobs);
+
+/// "sequence length 8,192, from the model": what usual_seq_len takes.
+std::string usual_length_words(const Model& model, bool fine_tunes);
 
 /// Knobs that the task stands for and nobody gave: adapters of the usual rank, over nf4 in qlora.
 void take_task(TrainingTask task, GivenKnobs& knobs);

@@ -181,6 +181,7 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   if (fine_tunes(flags.plan.task, knobs) && !batch_is_given)
     request.global_batch = tuner::fine_tuning_batch(request.gpus);
   if (flags.plan.plan_file) {
+    request.adapters_seq_len.reset();
     // The job of the file; its knobs are what is searched.
     if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;
     if (!knobs.master_dtype && !flags.allow_bf16_master) request.master_dtype = plan.master_dtype;

@@ -17,7 +17,7 @@ enum class Form : std::uint8_t {
 };
 
 /// Sizes in words, parameters by place, operations and bytes per token of sequences of
-/// `asked_seq_len`, else of 2048 tokens or what the model takes.
+/// `asked_seq_len`, else of the usual length.
 std::string inspect_model(const std::string& name, std::optional<std::int64_t> asked_seq_len,
                           Form form, const Terminal& out);
 std::string list_models(Form form, const Terminal& out);

@@ -22,6 +22,7 @@
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/words.h"
 #include "sim/core/hf/config.h"
+#include "sim/core/plan_knobs.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {
@@ -30,7 +31,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kSource = "_source";
-constexpr std::int64_t kUsualSeqLen = 2048;
 
 std::filesystem::path models_folder() {
   return profiles::data_dir() / "models";
@@ -307,8 +307,7 @@ std::string inspect_model(const std::string& name, std::optional<std::int64_t> a
                           Form form, const Terminal& out) {
   const ModelFile file = find_model(models_folder(), name);
   const Model model = load_model(models_folder(), name);
-  const std::int64_t seq_len = asked_seq_len.value_or(
-      std::min(kUsualSeqLen, std::max<std::int64_t>(1, model.max_positions)));
+  const std::int64_t seq_len = asked_seq_len.value_or(usual_seq_len(model, false));
   const ParameterCounts counts = count_parameters(model);
   const std::int64_t total = counts.total(model.layers);
   const std::optional<TrainingMemory> memory = training_memory(model, seq_len);

@@ -66,7 +66,9 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
   if (const std::string part = part_of_node_words(cluster, plan.gpus); !part.empty())
     text += part + "\n";
   text += attention_words(inputs, plan);
-  return text + batch + (fits ? " " : "\n") + checkpoints + "\n";
+  text += batch + (fits ? " " : "\n") + checkpoints + "\n";
+  if (inputs.usual_length) text += *inputs.usual_length + "\n";
+  return text;
 }
 
 std::string interval_words(const sim::TimePrediction& time) {

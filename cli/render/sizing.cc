@@ -263,6 +263,7 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
       paint(out, Style::kBold, printable(report.model_name, out.utf8)) +
       fmt::format(": {} tokens in sequences of {}, {}\n", tokens_words(job.run.tokens),
                   job.fixed.seq_len, software_words(report));
+  if (report.usual_length) text += *report.usual_length + "\n";
   text += heading(out, report.choice.recommended ? "Recommended" : "The goal is not met");
   text += sentences_text(summary_sentences(report), out);
   if (const auto details = detail_sentences(report); !details.empty())

@@ -31,6 +31,7 @@ struct SizingReport {
   profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
   std::chrono::sys_days today{};  // that the age of prices is counted to
   tuner::SizingJob job;
+  std::optional<std::string> usual_length;  // where sequences are as long as is usual: what that is
   profiles::Operations operations;
   profiles::Energy energy;
   tuner::Goal goal;

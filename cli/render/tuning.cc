@@ -238,6 +238,7 @@ std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tun
   std::vector<std::string> sentences = tuning_sentences(question, tuning);
   std::string text = paint(out, Style::kRed, wrapped(sentences.front(), out));
   text += wrapped(job_words(question, tuning), out);
+  if (question.usual_length) text += *question.usual_length + "\n";
   for (std::size_t i = 1; i < sentences.size(); ++i) text += wrapped(sentences[i], out);
   const std::vector<tuner::Way>& ways = tuning.advice->ways;
   if (ways.empty()) return text;
@@ -282,6 +283,7 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
   }
   if (!tuning.stopped) text += wrapped(lead_sentence(question, tuning), out);
   text += wrapped(job_words(question, tuning), out);
+  if (question.usual_length) text += *question.usual_length + "\n";
   text += wrapped("Searched for " + goal_words(question) + ".", out);
   text += heading(out, "The best plan");
   text += prediction_text(question.job, tuning.top.front().prediction, out);

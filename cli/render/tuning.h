@@ -31,6 +31,7 @@ struct TuningQuestion {
   std::optional<tuner::Judgement> given;  // the plan of --plan, for comparison
   std::vector<FrameworkLine> frameworks;
   bool fine_tunes = false;
+  std::optional<std::string> usual_length;  // where sequences are as long as is usual: what that is
   bool told = false;  // only what named or usual frameworks can be told was searched
 };
 

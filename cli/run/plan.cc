@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/core/base/error.h"
@@ -81,7 +82,8 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   if (!from_file) {
     plan.ckpt_layers = 0;
     plan.param_dtype = device == DeviceKind::kCuda ? DType::kBf16 : DType::kFp32;
-    plan.seq_len = usual_seq_len(model);
+    // A processor takes minutes for a step of the length that predict and tune take.
+    plan.seq_len = std::min(plan.seq_len, model.max_positions);
   }
   const std::int64_t ranks = decide_ranks(settings, plan, from_file, launch);
   const std::int64_t before =

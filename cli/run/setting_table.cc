@@ -46,7 +46,7 @@ const std::vector<SettingInfo>& setting_table() {
          "leaves of the sums that tensor ranks share: equal bits for every tp that divides F "
          "(default: tp)",
          kHow},
-        {"seq-len", "S", "", "tokens of a sequence (default: 2048 or what the model takes)", kHow},
+        {"seq-len", "S", "", "tokens of a sequence (default: the model's, at most 2048)", kHow},
         {"micro-batch", "B", "", "sequences per rank at a time", kHow},
         {"grad-accum", "A", "", "micro-batches per optimizer step", kHow},
         {"ckpt-layers", "K|all", "", "layers that recompute", kHow},

@@ -102,11 +102,10 @@ class InspectVerb : public Verb {
              "what NAME is; models, clusters, gpus and stacks list what ships")
         .type_name(fmt::format("{}", fmt::join(kind_words(), "|")));
     command.add("NAME", request_.name, "a shipped name, or the path of a file");
-    command.add(
-        "--seq-len", request_.seq_len,
-        "sequence length for a model's operations per token (default: 2048 or what the model "
-        "takes)",
-        {1, 1 << 24});
+    command.add("--seq-len", request_.seq_len,
+                "sequence length for a model's operations per token (default: the model's, at most "
+                "8192)",
+                {1, 1 << 24});
     command.add("--json", json_, "print one JSON document");
   }
   ExitCode run(const Context& context) override {

@@ -153,7 +153,11 @@ class SizeVerb : public Verb {
     report.energy = flags_.energy.energy(flags_.plan.power_limit_watts);
     tuner::SizingJob& job = report.job;
     job.fixed = tuner::request_holding(flags_.plan.knobs, report.model);
-    if (!flags_.plan.knobs.seq_len) job.fixed.seq_len = tuner::training_seq_len(report.model);
+    if (!flags_.plan.knobs.seq_len) {
+      const bool fine = fine_tunes(flags_.plan.task, flags_.plan.knobs);
+      job.fixed.seq_len = usual_seq_len(report.model, fine);
+      report.usual_length = usual_length_words(report.model, fine);
+    }
     report.published = tuner::trainings_of(
         report.model, profiles::load_whole_runs(profiles::shipped_whole_runs()));
     job.fixed.global_batch = flags_.global_batch;

@@ -70,6 +70,7 @@ class TuneVerb : public Verb {
         flags_.recompute_for_speed};
     question.robust = flags_.robust;
     question.fine_tunes = fine_tunes(flags_.plan.task, flags_.plan.knobs);
+    question.usual_length = std::exchange(job.usual_length, std::nullopt);
     const Plan given = job.plans.front();
     question.job = std::move(job);
     question.job.plans.clear();

@@ -45,8 +45,9 @@ const PlanKnob& plan_knob(std::string_view name) {
   return *found;
 }
 
-std::int64_t usual_seq_len(const Model& model) {
-  return std::min(Plan{}.seq_len, model.max_positions);
+std::int64_t usual_seq_len(const Model& model, bool fine_tunes) {
+  constexpr std::int64_t kMostToTrain = 8192, kMostToFineTune = 2048;
+  return std::min(model.max_positions, fine_tunes ? kMostToFineTune : kMostToTrain);
 }
 
 Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers) {

@@ -125,8 +125,9 @@ const std::vector<PlanKnob>& plan_knobs();
 /// By its name, which must be one of the table.
 const PlanKnob& plan_knob(std::string_view name);
 
-/// Tokens of a sequence where nobody says: 2048, or what the model takes.
-std::int64_t usual_seq_len(const Model& model);
+/// Tokens of a sequence where nobody says, for every verb that predicts: as many as the model was
+/// trained with, at most 8192; to fine-tune at most 2048, for examples are short.
+std::int64_t usual_seq_len(const Model& model, bool fine_tunes);
 
 /// The plan with every knob that was given but the strategy. A number of checkpointed layers
 /// without a policy means full recomputation, a policy without a number all `layers`, 0 layers no

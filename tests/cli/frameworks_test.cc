@@ -113,7 +113,7 @@ TEST(FineTuning, OneCardIsAnsweredWithAPlanInTheFirstSentence) {
   const ProgramResult text = run(kOneCard);
   EXPECT_EQ(text.exit_code, 4);
   EXPECT_THAT(text.out, StartsWith("Training every weight of llama-3.1-8b does not fit on 1 x "
-                                   "rtx-4090; LoRA of rank 16 does: single,"));
+                                   "rtx-4090; LoRA of rank 16 on sequences of"));
   const json answer = document(kOneCard, {}, 4);
   const json& way = answer.at("nearest_feasible");
   EXPECT_EQ(way.at("flags"), "--task lora");

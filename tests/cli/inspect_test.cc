@@ -91,7 +91,7 @@ TEST(Inspect, AGpuWithoutCostsIsToldHowToNameASimilarOne) {
   EXPECT_THAT(with.out, HasSubstr("cost parameters (those of h100-nvl)"));
 }
 
-// The usual 2048 tokens are more than GPT-2 takes.
+// The usual 8192 tokens are more than GPT-2 takes.
 TEST(Inspect, AModelOfFewPositionsIsShownAtItsOwnLength) {
   const json shown = json::parse(inspect({"model", "gpt2", "--json"}).out);
   EXPECT_EQ(shown.at("flops_per_token").at("seq_len"), 1024);
@@ -99,7 +99,7 @@ TEST(Inspect, AModelOfFewPositionsIsShownAtItsOwnLength) {
   EXPECT_EQ(json::parse(inspect({"model", "llama-3-8b", "--json"}).out)
                 .at("flops_per_token")
                 .at("seq_len"),
-            2048);
+            8192);
 }
 
 TEST(Inspect, ModelInWords) {

@@ -435,7 +435,7 @@ TEST(PlanFlags, HaveSensibleDefaults) {
   const json plan = plan_of(small());
   EXPECT_EQ(plan.at("strategy"), "yafsdp");
   EXPECT_EQ(plan.at("gpus"), 8);
-  EXPECT_EQ(plan.at("seq_len"), 2048);
+  EXPECT_EQ(plan.at("seq_len"), 4096);
   EXPECT_EQ(plan.at("stack"), "torch-compile");  // whose steps on GPUs others have published
   EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "host"}).at("stack"), "native");
   EXPECT_EQ(plan.at("recompute"), "none");

@@ -220,5 +220,50 @@ TEST(Size, PredictSaysOfItsPlansWhatItSays) {
   }
 }
 
+// A sequence that nobody gives is as long in every answer, which says so; one that is given, and a
+// plan's own, is not talked about.
+TEST(SequenceLength, IsTheModelsWhereNobodySays) {
+  const auto answer = [](const Flags& words) {
+    Flags arguments{SHARDWRIGHT_BINARY};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    return run_program(arguments, {"LC_ALL=C"});
+  };
+  struct Case {
+    const char* model;
+    const char* task;
+    int tokens;
+    const char* words;
+  };
+  for (const Case& one : std::vector<Case>{
+           {"llama-2-7b", "pretrain", 4096, "sequence length 4,096, from the model"},
+           {"llama-3.1-8b", "pretrain", 8192,
+            "sequence length 8,192, of the 131,072 that the model takes"},
+           {"llama-3.1-8b", "lora", 2048, "sequence length 2,048, usual to fine-tune"}}) {
+    const Flags job{"--model", one.model, "--task", one.task, "--gpus", "8"};
+    for (const char* verb : {"predict", "tune", "size"}) {
+      Flags words{verb};
+      words.insert(words.end(), job.begin(), job.end());
+      if (std::string(verb) == "size") words.insert(words.end(), {"--tokens", "1B"});
+      words.insert(words.end(), {std::string(verb) == "size" ? "--clusters" : "--cluster",
+                                 "dgx-h100", "--strategy", "fsdp2"});
+      EXPECT_THAT(answer(words).out, HasSubstr(one.words)) << verb;
+      words.emplace_back("--json");
+      const json document = json::parse(answer(words).out);
+      const bool tunes = std::string(verb) == "tune";
+      const json& inputs =
+          tunes ? document.at("best").at("prediction").at("inputs") : document.at("inputs");
+      const json& plan = std::string(verb) == "size" ? inputs : inputs.at("plan");
+      EXPECT_EQ(plan.at("seq_len"), one.tokens) << verb << " " << one.model;
+      EXPECT_EQ((tunes ? document : inputs).at("usual_length"), one.words) << verb;
+    }
+  }
+  const json given = json::parse(answer({"predict", "--model", "llama-3-8b", "--cluster",
+                                         "dgx-h100", "--seq-len", "4k", "--json"})
+                                     .out);
+  EXPECT_TRUE(given.at("inputs").at("usual_length").is_null());
+  const json shown = json::parse(answer({"inspect", "model", "llama-2-7b", "--json"}).out);
+  EXPECT_EQ(shown.at("flops_per_token").at("seq_len"), 4096);
+}
+
 }  // namespace
 }  // namespace shardwright::cli

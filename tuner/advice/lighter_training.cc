@@ -74,12 +74,17 @@ std::vector<Way> adapter_ways(const Request& request, const Answering& answering
   changed.grad_accum.reset();
   const std::int64_t rank = request.parallel.lora.value_or(kUsualLoraRank);
   changed.parallel.lora = rank;
+  changed.seq_len = request.adapters_seq_len.value_or(request.seq_len);
+  std::string sequences;
+  if (changed.seq_len != request.seq_len)
+    sequences = fmt::format(" on sequences of {}", changed.seq_len);
   if (!request.parallel.lora)
-    keep_adapters(fmt::format("LoRA of rank {}", rank), "--task lora", changed, answering, ways);
+    keep_adapters(fmt::format("LoRA of rank {}{}", rank, sequences), "--task lora", changed,
+                  answering, ways);
   for (const Quantize quantize : {Quantize::kInt8, Quantize::kNf4}) {
     changed.parallel.quantize = quantize;
     const std::string_view name = name_of(quantize);
-    keep_adapters(fmt::format("QLoRA of rank {} over {}", rank, name),
+    keep_adapters(fmt::format("QLoRA of rank {} over {}{}", rank, name, sequences),
                   fmt::format("--task qlora --quantize {}", name), changed, answering, ways);
   }
   return ways;

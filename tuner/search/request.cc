@@ -12,7 +12,8 @@ Request request_holding(const GivenKnobs& knobs, const Model& model) {
     request.offload = knobs.offload->what;
     request.offload_layers = knobs.offload->layers;
   }
-  request.seq_len = knobs.seq_len.value_or(usual_seq_len(model));
+  request.seq_len = knobs.seq_len.value_or(usual_seq_len(model, knobs.parallel.lora.has_value()));
+  if (!knobs.seq_len) request.adapters_seq_len = usual_seq_len(model, true);
   request.strategies = knobs.strategies;
   request.shard_group = knobs.shard_group;
   request.micro_batch = knobs.micro_batch;

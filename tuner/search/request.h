@@ -40,7 +40,8 @@ struct Request {
   Offload offload = Offload::kNone;
   std::int64_t ckpt_stride = 1;
   bool deterministic = false;
-  std::string stack;  // as plans are to name it; empty: by its id
+  std::optional<std::int64_t> adapters_seq_len;  // usual where none was given and adapters would do
+  std::string stack;                             // as plans are to name it; empty: by its id
 };
 
 /// Every knob that was given, held fixed; sequences as long as usual for the model unless given.

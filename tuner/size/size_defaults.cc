@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `size` takes where nobody says: numbers of GPUs, the batch, the length of sequences.
+// What `size` takes where nobody says: numbers of GPUs, the batch.
 #include <algorithm>
 
 #include "sim/core/rack.h"
@@ -22,11 +22,6 @@ std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) 
 
 bool chooses_batch(const SizingJob& job) {
   return !job.fixed.global_batch && !job.fixed.grad_accum;
-}
-
-std::int64_t training_seq_len(const Model& model) {
-  constexpr std::int64_t kMost = 8192;
-  return std::min(model.max_positions, kMost);
 }
 
 }  // namespace shardwright::tuner

@@ -117,10 +117,6 @@ std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most);
 /// Whether the batch is for the search to choose.
 bool chooses_batch(const SizingJob& job);
 
-/// Tokens of a sequence when nobody says: as long as the model takes, at most 8,192, which
-/// pre-trainings of today take before they are extended.
-std::int64_t training_seq_len(const Model& model);
-
 /// Throws Error when what is held fixed makes no sense on any cluster; a combination that makes no
 /// sense on one is left out.
 Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,

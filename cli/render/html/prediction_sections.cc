@@ -62,6 +62,7 @@ std::string head_section(const Report& report) {
               "sub");
   if (const std::string part = part_of_node_words(inputs.profile.cluster, plan.gpus); !part.empty())
     body += element("p", part, "sub");
+  if (inputs.usual_length) body += element("p", *inputs.usual_length, "sub");
   body += "<div class=\"tiles\">\n";
   body += tile("Step", duration(time.iteration_s),
                fmt::format("{:.0f} % interval {} to {}", 100 * time.interval_level,

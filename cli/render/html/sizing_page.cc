@@ -201,6 +201,8 @@ std::string sizing_page(const Json& sizing,
       tokens_words(inputs.at("tokens").get<double>()), inputs.at("seq_len").get<std::int64_t>());
   std::string body = element("h1", words.empty() ? asked : words.front());
   body += element("p", asked, "sub");
+  if (const Json& usual = inputs.value("usual_length", Json()); usual.is_string())
+    body += element("p", usual.get<std::string>(), "sub");
   if (!words.empty()) words.erase(words.begin());
   if (sizing.at("recommended").is_object()) body += sized_tiles(sizing.at("recommended"));
   body += section("In short", list(words));

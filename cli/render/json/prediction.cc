@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/render/json/or_null.h"
 #include "cli/render/model_parallel.h"
 #include "cli/render/words/host_share.h"
 #include "cli/render/words/novelty.h"
@@ -50,6 +51,7 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
             {"peak_flops", cluster.gpu.peak_bf16_flops},
             {"plan", plan_to_json(plan)},
             {"plan_words", plan_words(plan)},
+            {"usual_length", or_null(inputs.usual_length)},
             {"set", inputs.overrides}};
   if (const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile)) {
     json["attention"] = {{"kernel", name_of(attention->form)}, {"why", attention->why}};

@@ -239,6 +239,7 @@ Json sizing_json(const SizingReport& report) {
   document["inputs"] = {{"model", report.model_name},
                         {"tokens", report.job.run.tokens},
                         {"seq_len", report.job.fixed.seq_len},
+                        {"usual_length", or_null(report.usual_length)},
                         {"global_batch", or_null(report.job.fixed.global_batch)},
                         {"critical_tokens_per_step", report.job.run.critical_tokens},
                         {"critical_tokens_range", report.job.run.critical_range},

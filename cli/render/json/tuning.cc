@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/render/json/or_null.h"
 #include "cli/render/prediction.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/runs_here.h"
@@ -183,6 +184,7 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
                 {"objective", tuner::name_of(question.criteria.objective)},
                 {"headroom", question.criteria.headroom},
                 {"robust", question.robust},
+                {"usual_length", or_null(question.usual_length)},
                 {"stopped", tuning.stopped}};
   const Json top = top_json(inputs, tuning);
   document["best"] = top.empty() ? Json(nullptr) : top.front();
