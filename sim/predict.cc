@@ -131,6 +131,13 @@ struct Predictor::State {
     return share;
   }
 
+  StepRegime regime(const TimePrediction& t, const HostShare& host) const {
+    KernelTimes kernels;
+    for (const Section& section : schedule.sections)
+      kernels.add(kernel_times(schedule, op_costs, section), section.repeats);
+    return step_regime(host, kernels, t.exposed_communication_s);
+  }
+
   /// Of a step whose length is known, and that a rank executes so many FLOPs in.
   void fill_rates(TimePrediction& t, const Plan& plan, double flops) const {
     const auto ranks = static_cast<double>(plan.parallel.replica());
@@ -169,6 +176,7 @@ struct Predictor::State {
     const double between_s = profile.stack.host.step_s;
     p.host = {step.issued_s, t.compute_s + t.exposed_communication_s,
               std::max(0.0, t.host_s - between_s)};
+    p.regime = step_regime(p.host, step.kernels, t.exposed_communication_s);
     t.forward_s = step.forward_s;
     t.backward_s = step.backward_s;
     fill_rates(t, plan, step.flops);
@@ -208,6 +216,7 @@ struct Predictor::State {
     if (p.memory.given_up) return {};
     fill_time(p.time, p.plan, step);
     p.host = host_share(p.time);
+    p.regime = regime(p.time, p.host);
     p.sent = communication_by_group(schedule);
     p.communication = sum_of(p.sent);
     for (std::size_t group = 0; group < p.exposed_s.size(); ++group) {

@@ -100,6 +100,7 @@ struct Prediction {
   Plan plan;
   TimePrediction time;
   HostShare host;  // of the busiest stage, its own work between steps left out
+  StepRegime regime = StepRegime::kCompute;  // of the same stage
   MemoryPrediction memory;
   CommunicationBytes communication;  // of all groups
   // Of model-parallel plans; empty and zero for others. By CommGroup, of the

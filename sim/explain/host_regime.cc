@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/explain/host_regime.h"
 
+#include <algorithm>
+
 namespace shardwright::sim {
 
 std::string_view name_of(HostRegime regime) {
@@ -25,19 +27,68 @@ double HostShare::crossing_tokens(double tokens) const {
   return device_s > 0 ? tokens * issues_s / device_s : 0;
 }
 
-Nanoseconds issued_ns(const Schedule& schedule, const std::vector<OpCost>& costs,
-                      const Section& section) {
+namespace {
+
+/// What `of` says of the operations of a section, once.
+template <typename Of>
+Nanoseconds sum_over(const Schedule& schedule, const Section& section, Of of) {
   Nanoseconds sum = 0;
   for (std::uint32_t b = 0; b < section.block_count; ++b) {
     const Block& block = schedule.blocks[section.first_block + b];
     Nanoseconds once = 0;
-    for (std::uint32_t i = 0; i < block.op_count; ++i) {
-      const Op& op = schedule.ops[block.first_op + i];
-      if (!op.host_waits) once += costs[block.first_op + i].host_ns;
-    }
+    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) once += of(i);
     sum += once * block.repeats;
   }
   return sum;
+}
+
+}  // namespace
+
+std::string_view name_of(StepRegime regime) {
+  switch (regime) {
+    case StepRegime::kCompute:
+      return "compute";
+    case StepRegime::kCommunication:
+      return "communication";
+    case StepRegime::kHost:
+      return "host";
+    case StepRegime::kMemory:
+      break;
+  }
+  return "memory";
+}
+
+StepRegime step_regime(const HostShare& host, const KernelTimes& kernels, double exposed_s) {
+  if (host.regime() == HostRegime::kHost) return StepRegime::kHost;
+  const double multiply_s = static_cast<double>(kernels.multiply_ns) * 1e-9;
+  const double move_s = static_cast<double>(kernels.move_ns) * 1e-9;
+  if (exposed_s > std::max(multiply_s, move_s)) return StepRegime::kCommunication;
+  return move_s > multiply_s ? StepRegime::kMemory : StepRegime::kCompute;
+}
+
+void KernelTimes::add(const KernelTimes& other, std::int64_t times) {
+  multiply_ns += times * other.multiply_ns;
+  move_ns += times * other.move_ns;
+}
+
+KernelTimes kernel_times(const Schedule& schedule, const std::vector<OpCost>& costs,
+                         const Section& section) {
+  const auto of_kind = [&](auto is) {
+    return sum_over(schedule, section, [&](std::uint32_t i) {
+      return is(schedule.ops[i].work.kind) ? costs[i].alone_ns : Nanoseconds{0};
+    });
+  };
+  return {of_kind([](WorkKind kind) {
+            return kind == WorkKind::kGemm || kind == WorkKind::kAttention;
+          }),
+          of_kind([](WorkKind kind) { return kind == WorkKind::kMemory; })};
+}
+
+Nanoseconds issued_ns(const Schedule& schedule, const std::vector<OpCost>& costs,
+                      const Section& section) {
+  return sum_over(schedule, section, [&](std::uint32_t i) {
+    return schedule.ops[i].host_waits ? Nanoseconds{0} : costs[i].host_ns;
+  });
 }
 
 }  // namespace shardwright::sim

@@ -37,4 +37,22 @@ struct HostShare {
 Nanoseconds issued_ns(const Schedule& schedule, const std::vector<OpCost>& costs,
                       const Section& section);
 
+/// Of kernels: those that multiply, bound by arithmetic where they are large, and those that only
+/// move memory.
+struct KernelTimes {
+  Nanoseconds multiply_ns = 0, move_ns = 0;
+  void add(const KernelTimes& other, std::int64_t times);
+};
+/// Of the operations of a section, once, each alone on the device.
+KernelTimes kernel_times(const Schedule& schedule, const std::vector<OpCost>& costs,
+                         const Section& section);
+
+/// What bounds a step.
+enum class StepRegime : std::uint8_t { kCompute, kCommunication, kHost, kMemory };
+/// "compute", "communication", "host", "memory".
+std::string_view name_of(StepRegime regime);
+/// The host, where it needs longer than the device; else what the step spends most on: products,
+/// communication that nothing hides, or kernels that move memory.
+StepRegime step_regime(const HostShare& host, const KernelTimes& kernels, double exposed_s);
+
 }  // namespace shardwright::sim

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "sim/explain/host_regime.h"
-
 namespace shardwright::sim {
 namespace {
 
@@ -102,8 +100,11 @@ void ChunkTimer::time(TimedChunk& chunk) {
   passes.first_forward = difference(first, chunk.two_forward);
   passes.gathering_ns = resident(first, chunk.two_forward);
   passes.update = difference(run(chunk, {{S::kUpdate, 1}}), {});
-  for (const S pass : {S::kForward, S::kBackward})
-    passes.issued_ns += issued_ns(chunk.schedule, chunk.costs, section_of(chunk.schedule, pass));
+  for (const S pass : {S::kForward, S::kBackward}) {
+    const Section& section = section_of(chunk.schedule, pass);
+    passes.issued_ns += issued_ns(chunk.schedule, chunk.costs, section);
+    passes.kernels.add(kernel_times(chunk.schedule, chunk.costs, section), 1);
+  }
   sum_backward(chunk);
 }
 

@@ -15,6 +15,7 @@
 #include "sim/core/schedule.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/engine.h"
+#include "sim/explain/host_regime.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
@@ -29,6 +30,7 @@ struct PassTime {
 struct ChunkPasses {
   PassTime forward, backward;
   Nanoseconds issued_ns = 0;        // by the host, for both
+  KernelTimes kernels;              // of both
   Nanoseconds delayed_ns = 0;       // of backward: weight gradients, which a schedule may put off
   Nanoseconds head_delayed_ns = 0;  // of them, the head's
   PassTime first_forward;           // what it takes more where its input is there at once

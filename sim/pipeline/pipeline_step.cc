@@ -286,12 +286,14 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
     PassTime forward, backward;
     CommunicationByGroup sent{};
     Nanoseconds issued = 0;
+    KernelTimes kernels;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const ChunkPasses& passes = stages.passes(stage, c);
       add(forward, passes.forward, shape.passes());
       add(backward, passes.backward, shape.passes());
       step.flops += passes.flops / shape.stages;
       issued += passes.issued_ns * shape.passes();
+      kernels.add(passes.kernels, shape.passes());
       for (std::size_t g = 0; g < sent.size(); ++g) sent[g].add(passes.sent[g]);
     }
     PassTime all = forward;
@@ -321,6 +323,7 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
     step.exposed_s = exposed_s;
     step.sent = sent;
     step.issued_s = seconds_of(issued);
+    step.kernels = kernels;
   }
   if (record == nullptr) return;
   record->tails = std::move(tails);

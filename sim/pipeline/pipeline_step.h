@@ -42,6 +42,7 @@ struct PipelineStep {
   double forward_s = 0, backward_s = 0;         // of the busiest stage
   double flops = 0;                             // that a rank executes, the mean of the stages
   double issued_s = 0;                          // by the host, for passes of the busiest stage
+  KernelTimes kernels;                          // of the same passes
   std::array<double, kCommGroups> exposed_s{};  // of the busiest stage
   CommunicationByGroup sent{};                  // a rank of the busiest stage
 };

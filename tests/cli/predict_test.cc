@@ -127,6 +127,8 @@ TEST(Predict, PrintsTheContractsDocument) {
   }
   EXPECT_NEAR(sum, seconds, 1e-6);
   EXPECT_EQ(document.at("time_s").at("other").get<double>(), 0);
+  EXPECT_EQ(document.at("regime"), "compute");
+  EXPECT_EQ(document.at("host").at("regime"), "device-bound");
   for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
     EXPECT_TRUE(document.at("communication_bytes").at(kind).is_number());
   }

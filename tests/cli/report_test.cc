@@ -127,6 +127,7 @@ TEST(Report, SaysWhatThePredictionAndTheSearchSay) {
   const auto document = nlohmann::json::parse(tuned.out);
   EXPECT_THAT(text, HasSubstr("llama-2-7b on 16 × h100"));
   EXPECT_THAT(text, HasSubstr("90 % interval"));
+  EXPECT_THAT(text, HasSubstr("The step is device-bound: the host issues in"));
   for (const char* heading :
        {"What was asked", "Memory of a GPU at its peak", "Where the time goes", "One layer",
         "The step", "Why this plan and not another", "Where this comes from"}) {

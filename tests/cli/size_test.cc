@@ -27,6 +27,7 @@ using of_size::sized;
 using of_size::small_size;
 using shardwright::testing::ProgramResult;
 using shardwright::testing::run_program;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -55,6 +56,8 @@ TEST(Size, PrintsTheContractsDocument) {
     EXPECT_EQ(option.at("plan").at("gpus"), option.at("gpus"));
     EXPECT_EQ(option.at("plan").at("strategy"), "yafsdp");
     EXPECT_GT(option.at("mfu").get<double>(), 0);
+    EXPECT_THAT(option.at("regime"), AnyOf("compute", "communication"));
+    EXPECT_EQ(option.at("host").at("regime"), "device-bound");
     const double price = option.at("usd_per_gpu_hour");
     EXPECT_EQ(price, option.at("cluster") == "p4d" ? 2 : 3.99);
     EXPECT_EQ(option.at("price").at("kind"), "on-demand");

@@ -88,6 +88,29 @@ TEST_F(HostOfSteps, SmallMicroBatchesAreTheHostsAndLargeOnesTheDevices) {
   EXPECT_NEAR(large.issues_s, small.issues_s, 0.01 * small.issues_s) << "the same operations";
 }
 
+TEST_F(HostOfSteps, AStepIsBoundByWhatItSpendsMostOn) {
+  const Model dense = model("llama-3-8b");
+  plan_.seq_len = 8192;
+  EXPECT_EQ(predicted(dense).regime, StepRegime::kCompute);
+  plan_.parallel.pp = 2;
+  plan_.grad_accum = 8;
+  EXPECT_EQ(predicted(dense).regime, StepRegime::kCompute) << "of a stage";
+  plan_.parallel.pp = 1;
+  plan_.grad_accum = 1;
+  plan_.gpus = 16;
+  profile_.cluster.nic_bytes_per_s /= 1e3;
+  EXPECT_EQ(predicted(dense).regime, StepRegime::kCommunication);
+  profile_ = profiles::load_profile("dgx-h100", "megatron-core");
+  plan_.gpus = 8;
+  profile_.cost.memory.values.stream_efficiency /= 30;
+  EXPECT_EQ(predicted(dense).regime, StepRegime::kMemory);
+  profile_ = profiles::load_profile("dgx-h100", "megatron-core");
+  plan_.seq_len = 1024;
+  plan_.parallel.tp = 2;
+  plan_.parallel.ep = 8;
+  EXPECT_EQ(predicted(lite_).regime, StepRegime::kHost);
+}
+
 TEST_F(HostOfSteps, APipelineSaysWhatItsHostIssuesToo) {
   const Model dense = model("llama-3-8b");
   plan_.grad_accum = 8;

@@ -6,6 +6,7 @@
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/report_page.h"
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/host_share.h"
 #include "cli/render/words/plan.h"
 
 namespace shardwright::cli::html {
@@ -74,7 +75,8 @@ std::string head_section(const Report& report) {
                            peak_type_words(inputs.profile.cluster.gpu, plan), percent(time.hfu)));
   body += memory_tile(prediction.memory);
   body += money_tile(inputs.profile.cluster, prediction);
-  return body + "</div>\n" + interval_picture(time);
+  return body + "</div>\n" + interval_picture(time) +
+         element("p", host_sentence(prediction), "sub");
 }
 
 std::string asked_section(const Report& report) {

@@ -108,6 +108,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
   document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
   add_model_parallel(prediction, document);
   document["host"] = host_json(prediction);
+  document["regime"] = name_of(prediction.regime);
   if (prediction.routing) document["routing"] = routing_json(inputs, prediction);
   return document;
 }

@@ -6,6 +6,7 @@
 
 #include "cli/render/json/or_null.h"
 #include "cli/render/words/energy.h"
+#include "cli/render/words/host_share.h"
 #include "cli/render/words/plan.h"
 #include "sim/core/plan_json.h"
 
@@ -101,6 +102,8 @@ Json option_json(const SizingReport& report, const Sized& option) {
             {"checkpoint_interval_s", cost.goodput.interval_s}}},
           {"memory_total_bytes", option.prediction.memory.total_bytes},
           {"extrapolated", option.prediction.extrapolated},
+          {"regime", name_of(option.prediction.regime)},
+          {"host", host_json(option.prediction)},
           {"probability",
            {{"deadline", probability_json(misses.deadline)},
             {"budget", probability_json(misses.budget)}}},
