@@ -198,15 +198,38 @@ StackFile load_stack(const std::string& name_or_path, const std::filesystem::pat
   return read_stack(open_data_file(DataKind::kStack, name_or_path, from), 0);
 }
 
-/// How much of the text the longest of the words makes that it begins with; '|' divides them.
-static std::size_t beginning(std::string_view text, std::string_view words) {
-  std::size_t longest = 0;
+/// The first month in the text, as "2025-11"; empty where it names none.
+static std::string_view month_in(std::string_view text) {
+  constexpr std::string_view kForm = "dddd-dd";  // d: a digit
+  const auto is_month = [&](std::size_t at) {
+    return std::equal(
+        kForm.begin(), kForm.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
+        [](char form, char c) { return form == 'd' ? c >= '0' && c <= '9' : c == form; });
+  };
+  for (std::size_t at = 0; at + kForm.size() <= text.size(); ++at) {
+    if (is_month(at)) return text.substr(at, kForm.size());
+  }
+  return {};
+}
+
+/// How much of the text one of a preset's words tells: what it begins with, or a month that is not
+/// before that of "from 2025-11".
+static std::size_t told_by(std::string_view text, std::string_view word) {
+  constexpr std::string_view kFrom = "from ";
+  if (!word.starts_with(kFrom)) return text.starts_with(word) ? word.size() : 0;
+  const std::string_view month = month_in(text);
+  return month >= word.substr(kFrom.size()) ? month.size() : 0;
+}
+
+/// The most that one of the words tells; '|' divides them.
+static std::size_t most_told_by(std::string_view text, std::string_view words) {
+  std::size_t most = 0;
   while (!words.empty()) {
     const std::size_t end = std::min(words.find('|'), words.size());
-    if (text.starts_with(words.substr(0, end))) longest = std::max(longest, end);
+    most = std::max(most, told_by(text, words.substr(0, end)));
     words.remove_prefix(std::min(end + 1, words.size()));
   }
-  return longest;
+  return most;
 }
 
 /// As read_stack finds it, without reading the values.
@@ -223,7 +246,7 @@ StackFile load_preset(const std::string& family, std::string_view software) {
     if (software.empty() || !name.starts_with(family + "-")) return;
     const DataFile file = open_data_file(DataKind::kStack, name_or_path);
     const std::size_t common =
-        beginning(software, file.json->root().optional<std::string>("software", ""));
+        most_told_by(software, file.json->root().optional<std::string>("software", ""));
     if (common <= longest || family_of(file, 0) != family) return;
     longest = common;
     nearest = name_or_path;

@@ -12,7 +12,8 @@ namespace shardwright::profiles {
 
 struct StackFile {
   Stack stack;
-  /// Of an preset: how the ledger's column `software` begins for runs of it; empty elsewhere.
+  /// Of a preset: how the ledger's column `software` begins for runs of it, or "from 2025-11" for
+  /// what names that month or a later one; '|' divides several. Empty elsewhere.
   std::string software;
   Origins origins;  // by path within the file: "norm.forward_bytes"
 };
@@ -24,7 +25,7 @@ void describe(FieldList& fields, Stack& stack);
 StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from = {});
 StackFile parse_stack(std::string_view text, const std::string& name);
 
-/// The preset of stack `family` whose `software` the text begins with, else `family` itself: one
+/// The preset of stack `family` whose `software` tells most of the text, else `family` itself: one
 /// that ships, or a preset beside the ledger (published/presets).
 StackFile load_preset(const std::string& family, std::string_view software);
 

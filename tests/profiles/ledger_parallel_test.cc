@@ -90,6 +90,19 @@ TEST(LedgerParallel, ReleasesTakeThePresetThatFitsThemBest) {
   }
 }
 
+TEST(LedgerParallel, WhatPyTorchHasSinceAMonthHoldsForEagerSoftwareOfLaterOnes) {
+  const auto preset = [](const std::string& version) {
+    return load_preset("torch-eager", version).stack.id;
+  };
+  EXPECT_EQ(preset("2025-11"), "torch-eager-2025-11");
+  EXPECT_EQ(preset("somebody's trainer 2026-08"), "torch-eager-2025-11");
+  EXPECT_EQ(preset("torchtitan 2025-10"), "torch-eager");
+  EXPECT_EQ(preset("torchtitan 2025-03"), "torch-eager-2025-03");
+  EXPECT_EQ(preset("torchtitan after 2024-10-22"), "torch-eager");
+  EXPECT_EQ(preset("2026"), "torch-eager") << "no month";
+  EXPECT_EQ(load_preset("torch-compile", "somebody's trainer 2026-08").stack.id, "torch-compile");
+}
+
 TEST(LedgerParallel, WhatRowsLeaveOutTheirSoftwareSays) {
   const LedgerRow nemo = row_of("p0101");  // fp8, delayed; says neither
   EXPECT_EQ(nemo.plan.reduce_dtype, DType::kBf16);
