@@ -2,6 +2,7 @@
 #include "exec/train/checkpoint.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <fstream>
@@ -30,6 +31,16 @@ std::optional<std::pair<std::string, std::int64_t>> split_key(const std::string&
   const std::optional<std::int64_t> offset = parse_int64(std::string_view(key).substr(colon + 1));
   if (!offset || *offset < 0) return std::nullopt;
   return std::pair(key.substr(0, colon), *offset);
+}
+
+/// Whether `shape` elements from `offset` on are rows of columns within the matrix.
+bool is_rectangle_of(const CheckpointTensor& matrix, std::int64_t offset,
+                     const std::vector<std::int64_t>& shape) {
+  const std::int64_t rows = matrix.shape[0], cols = matrix.shape[1];
+  std::int64_t size = 0;
+  if (rows < 1 || cols < 1 || __builtin_mul_overflow(rows, cols, &size) || offset >= size)
+    return false;
+  return shape[1] >= 1 && shape[1] <= cols - offset % cols && shape[0] <= rows - offset / cols;
 }
 
 }  // namespace
@@ -71,28 +82,28 @@ void Checkpoint::index_file(const SafetensorsFile& file) {
   for (const StoredTensor& stored : file.tensors()) {
     const auto key = split_key(stored.spec.name);
     const std::vector<std::int64_t>& shape = stored.spec.shape;
-    const std::int64_t stride = key && shape.size() == 2 ? row_length(key->first) : 0;
-    const bool is_part = key && (shape.size() == 1 || (stride > 0 && shape[1] <= stride));
-    if (!is_part) {
+    const CheckpointTensor* matrix = key && shape.size() == 2 ? matrix_of(key->first) : nullptr;
+    if (!key || (shape.size() != 1 && !(matrix && is_rectangle_of(*matrix, key->second, shape)))) {
       throw Error(
-          fmt::format("{}: tensor '{}' is no part of a checkpoint, expected KIND:NAME:OFFSET with "
-                      "one dimension, or with two of a part of a matrix",
-                      folder_.string(), stored.spec.name));
+          fmt::format("{}: tensor '{}' [{}] is no part of a checkpoint, expected KIND:NAME:OFFSET "
+                      "with one dimension, or with two of a part of a matrix",
+                      folder_.string(), stored.spec.name, fmt::join(shape, ", ")));
     }
-    const std::int64_t rows = stride > 0 ? shape[0] : 1, cols = shape.back();
+    const std::int64_t rows = matrix ? shape[0] : 1, cols = shape.back();
     for (std::int64_t row = 0; row < rows; ++row) {
-      pieces_[key->first].push_back({key->second + row * stride, cols, row * cols, &file, &stored});
+      const std::int64_t first = key->second + (matrix ? row * matrix->shape[1] : 0);
+      pieces_[key->first].push_back({first, cols, row * cols, &file, &stored});
     }
   }
 }
 
-/// Of the matrix that a key is of; 0: of none.
-std::int64_t Checkpoint::row_length(std::string_view key) const {
+/// The matrix that a key is of; null: it is of none.
+const CheckpointTensor* Checkpoint::matrix_of(std::string_view key) const {
   const std::string_view name = key.substr(std::min(key.find(':') + 1, key.size()));
   for (const CheckpointTensor& tensor : manifest_.tensors) {
-    if (tensor.name == name) return tensor.shape.size() == 2 ? tensor.shape[1] : 0;
+    if (tensor.name == name) return tensor.shape.size() == 2 ? &tensor : nullptr;
   }
-  return 0;
+  return nullptr;
 }
 
 void Checkpoint::require_whole_tensors() {

@@ -90,7 +90,7 @@ class Checkpoint {
     const StoredTensor* stored = nullptr;
   };
   void index_file(const SafetensorsFile& file);
-  std::int64_t row_length(std::string_view key) const;
+  const CheckpointTensor* matrix_of(std::string_view key) const;
   void require_whole_tensors();
 
   std::filesystem::path folder_;

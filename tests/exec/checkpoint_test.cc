@@ -31,6 +31,7 @@ namespace fs = std::filesystem;
 using shardwright::testing::get;
 using shardwright::testing::put;
 using shardwright::testing::refusal_of;
+using testing::config_of;
 using testing::everything;
 using testing::expect_same_state;
 using testing::tiny_plan;
@@ -332,15 +333,6 @@ std::vector<StoredCase> stored_cases() {
       // The second number of the second head's second pair, column 2.
       {helium, "model.layers.1.self_attn.q_proj.weight", helium.q_dim() * helium.hidden,
        (helium.head_dim + pair) * helium.hidden + 2, (helium.head_dim + 3) * helium.hidden + 2}};
-}
-
-/// As much of it as says how its files are.
-std::string config_of(const Model& m) {
-  return fmt::format(
-      R"({{"model_type": "{}", "hidden_size": {}, "intermediate_size": {}, )"
-      R"("num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, )"
-      R"("head_dim": {}, "vocab_size": {}}})",
-      m.family, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads, m.head_dim, m.vocab);
 }
 
 // gpt2's matrices are stored transposed, the projection of gpt_neox head by head, queries and keys

@@ -11,16 +11,6 @@ namespace {
 
 using namespace testing;
 
-/// Sizes that four tensor ranks divide, but not the vocabulary.
-Model divisible(Model model) {
-  model.heads = 8;
-  model.kv_heads = model.fused_qkv ? 8 : 4;
-  model.head_dim = 16;
-  if (model.rope.rotary_fraction == 1) model.hidden = 72;
-  model.ffn = 88;
-  return model;
-}
-
 Training tensor_parallel(const Model& model, Strategy strategy, std::int64_t tp, std::int64_t dp,
                          std::int64_t accum = 1) {
   Training training;

@@ -2,6 +2,7 @@
 // A folder, a tiny model and a short training on ranks that are threads.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,6 +20,15 @@ namespace shardwright::exec::testing {
 
 inline constexpr const char* kConfig =
     R"({"model_type": "llama", "_note": "x", "torch_dtype": "bfloat16"})";
+
+/// As much of it as says how its files are.
+inline std::string config_of(const Model& m) {
+  return fmt::format(
+      R"({{"model_type": "{}", "hidden_size": {}, "intermediate_size": {}, )"
+      R"("num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, )"
+      R"("head_dim": {}, "vocab_size": {}}})",
+      m.family, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads, m.head_dim, m.vocab);
+}
 
 class TrainFixture : public ::testing::Test {
  protected:

@@ -37,6 +37,16 @@ using shardwright::testing::tiny_qwen2;
 using shardwright::testing::tiny_qwen3;
 using shardwright::testing::uneven_llama;
 
+/// Sizes that four tensor ranks divide, but not the vocabulary.
+inline Model divisible(Model model) {
+  model.heads = 8;
+  model.kv_heads = model.fused_qkv ? 8 : 4;
+  model.head_dim = 16;
+  if (model.rope.rotary_fraction == 1) model.hidden = 72;
+  model.ffn = 88;
+  return model;
+}
+
 /// A tensor's name to its values.
 using Tensors = std::map<std::string, std::vector<float>>;
 

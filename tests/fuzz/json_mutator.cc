@@ -2,6 +2,7 @@
 #include "tests/fuzz/json_mutator.h"
 
 #include <array>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -258,6 +259,23 @@ std::string mutate_json(const std::string& input, std::size_t most_bytes, std::u
   Mutator(seed).change(document);
   std::string changed = document.dump(-1, ' ', false, Json::error_handler_t::replace);
   return changed.size() <= most_bytes ? changed : input;
+}
+
+std::string mutate_safetensors(const std::string& input, std::size_t most_bytes,
+                               std::uint32_t seed) {
+  constexpr std::size_t kLengthBytes = 8;
+  std::uint64_t length = 0;
+  if (input.size() < kLengthBytes || most_bytes < kLengthBytes) return input;
+  std::memcpy(&length, input.data(), kLengthBytes);
+  if (length > input.size() - kLengthBytes) return input;
+  const std::string data = input.substr(kLengthBytes + length);
+  if (data.size() + kLengthBytes > most_bytes) return input;
+  const std::string header = mutate_json(input.substr(kLengthBytes, length),
+                                         most_bytes - kLengthBytes - data.size(), seed);
+  const std::uint64_t new_length = header.size();
+  std::string changed(kLengthBytes, '\0');
+  std::memcpy(changed.data(), &new_length, kLengthBytes);
+  return changed + header + data;
 }
 
 }  // namespace shardwright::fuzz

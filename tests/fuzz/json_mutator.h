@@ -18,4 +18,8 @@ namespace shardwright::fuzz {
 /// `input` itself when it is no JSON or would become larger than `most_bytes`.
 std::string mutate_json(const std::string& input, std::size_t most_bytes, std::uint32_t seed);
 
+/// Changes the header of a safetensors file and makes its length right.
+std::string mutate_safetensors(const std::string& input, std::size_t most_bytes,
+                               std::uint32_t seed);
+
 }  // namespace shardwright::fuzz

@@ -3,7 +3,6 @@
 // as JSON and makes its length right.
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "exec/train/safetensors_model.h"
 #include "sim/core/base/check.h"
@@ -13,7 +12,6 @@
 namespace shardwright::fuzz {
 namespace {
 
-constexpr std::size_t kLengthBytes = 8;
 constexpr std::int64_t kMostElements = 4096;
 
 /// The good part that an index may name.
@@ -43,18 +41,7 @@ void fuzz_safetensors(std::string_view input) {
 
 std::string mutate(const std::string& input, std::size_t most_bytes, std::uint32_t seed) {
   if (input.starts_with('{')) return mutate_json(input, most_bytes, seed);
-  std::uint64_t length = 0;
-  if (input.size() < kLengthBytes || most_bytes < kLengthBytes) return input;
-  std::memcpy(&length, input.data(), kLengthBytes);
-  if (length > input.size() - kLengthBytes) return input;
-  const std::string data = input.substr(kLengthBytes + length);
-  if (data.size() + kLengthBytes > most_bytes) return input;
-  const std::string header = mutate_json(input.substr(kLengthBytes, length),
-                                         most_bytes - kLengthBytes - data.size(), seed);
-  const std::uint64_t new_length = header.size();
-  std::string changed(kLengthBytes, '\0');
-  std::memcpy(changed.data(), &new_length, kLengthBytes);
-  return changed + header + data;
+  return mutate_safetensors(input, most_bytes, seed);
 }
 
 SHARDWRIGHT_FUZZ_TARGET(safetensors, fuzz_safetensors, mutate);
