@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether gradients are right: against finite differences of the whole model in double, and
 // against what transformers computed (tests/data/reference, made by scripts/make_reference).
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -126,15 +127,19 @@ std::vector<double> numbers_of(const SafetensorsFile& file, const std::string& n
   return {std::istream_iterator<double>(words), {}};
 }
 
-/// The stored model on `ranks` ranks, one of its two sequences each or one after the other.
-void compare_with_transformers(const std::string& name, Strategy strategy, std::int64_t ranks) {
+/// The stored model on `replicas` times `tp` ranks; a replica has one of its two sequences, or one
+/// after the other.
+void compare_with_transformers(const std::string& name, Strategy strategy, std::int64_t replicas,
+                               std::int64_t tp = 1) {
+  SCOPED_TRACE(fmt::format("{} replicas of {} tensor ranks", replicas, tp));
   const std::filesystem::path folder =
       std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "reference" / name;
   const SafetensorsModel stored(folder);
   const SafetensorsFile reference(folder / "reference.safetensors");
   Training training;
   training.model = parse_hf_config(file_text(folder / "config.json"), "config.json", name);
-  training.plan = tiny_plan(strategy, ranks, 2 / ranks);
+  training.plan = tiny_plan(strategy, replicas * tp, 2 / replicas);
+  training.plan.parallel.tp = tp;
   training.plan.seq_len = 24;
   training.max_norm = 1;
   const std::vector<double> losses = numbers_of(reference, "losses");
@@ -153,7 +158,7 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
   reference.read(tokens, 0, std::as_writable_bytes(std::span(sequences)));
   training.batch = [&](int, int rank) {
     Batch batch;
-    for (std::int64_t m = rank; m < 2; m += ranks) {
+    for (std::int64_t m = rank / tp; m < 2; m += replicas) {
       const auto first = sequences.begin() + 25 * m;
       batch.tokens.insert(batch.tokens.end(), first, first + 24);
       batch.targets.insert(batch.targets.end(), first + 1, first + 25);
@@ -185,6 +190,14 @@ class Transformers : public ::testing::TestWithParam<const char*> {};
 TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
   compare_with_transformers(GetParam(), Strategy::kSingle, 1);
   compare_with_transformers(GetParam(), Strategy::kYafsdp, 2);
+}
+
+TEST_P(Transformers, GiveTheSameOnTensorRanks) {
+  const std::string name = GetParam();
+  if (name == "gpt_bigcode") GTEST_SKIP() << "it has one key/value head";
+  const std::int64_t tp = name == "mpt" ? 3 : 2;  // it has three heads
+  compare_with_transformers(name, Strategy::kYafsdp, 1, tp);
+  compare_with_transformers(name, Strategy::kFsdp2, 2, tp);
 }
 
 INSTANTIATE_TEST_SUITE_P(
