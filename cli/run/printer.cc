@@ -15,6 +15,12 @@
 namespace shardwright::cli {
 namespace {
 
+/// " (tp 2, dp 2)"; empty where ranks are replicas.
+std::string layout_of(const Plan& plan) {
+  if (plan.parallel.replica() == 1) return "";
+  return fmt::format(" (tp {}, dp {})", plan.parallel.tp, plan.gpus / plan.parallel.replica());
+}
+
 /// "2 ranks as threads of the host", "4 ranks as threads on 1 x NVIDIA H200".
 std::string where(const RunOptions& options) {
   const bool processes = options.launch.launcher != exec::Launcher::kNone;
@@ -24,10 +30,12 @@ std::string where(const RunOptions& options) {
                                               options.transport == Transport::kMpi ? "MPI processes"
                                               : processes                          ? "processes"
                                                                                    : "threads");
-  if (options.device == DeviceKind::kHost) return ranks + " of the host";
+  if (options.device == DeviceKind::kHost)
+    return fmt::format("{} of the host{}", ranks, layout_of(options.plan));
   const auto gpus =
       std::min<std::int64_t>(static_cast<std::int64_t>(options.gpus.size()), options.plan.gpus);
-  return fmt::format("{} on {} x {}", ranks, gpus, options.gpus.front().name);
+  return fmt::format("{} on {} x {}{}", ranks, gpus, options.gpus.front().name,
+                     layout_of(options.plan));
 }
 
 std::string share_text(std::optional<double> share) {
@@ -49,7 +57,8 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
                                  printable(options.model_name, true), thousands(parameters),
                                  name_of(plan.strategy), where(options), name_of(plan.param_dtype),
                                  products, attention.why.empty() ? "" : ", " + attention.why);
-  const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
+  const std::int64_t replicas = plan.gpus / plan.parallel.replica();
+  const std::int64_t sequences = replicas * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
                       data.train->describe());
   text += data.eval ? fmt::format("evaluation: {}\n", data.eval->describe())

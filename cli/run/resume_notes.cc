@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "sim/core/base/error.h"
+#include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
 namespace {
@@ -19,7 +20,11 @@ constexpr std::array kOptimizerKeys = {
     "beta2", "eps",      "clip"};
 
 std::int64_t sequences_of_step(const Plan& plan) {
-  return plan.gpus * plan.micro_batch * plan.grad_accum;
+  return plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum;
+}
+
+std::string parts_text(std::int64_t parts) {
+  return fmt::format("{} part{}", parts, parts == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -39,6 +44,23 @@ std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint) {
   }
 }
 
+bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
+  const std::int64_t before = resumed.manifest().plan.feature_parts();
+  if (options.plan.sum_features > 0 || options.plan.feature_parts() == before) return false;
+  Plan kept = options.plan;
+  kept.sum_features = before;
+  try {
+    check_plan(with_products_in_bf16(kept), options.model, kept.gpus);
+  } catch (const Error&) {
+    return false;  // resume_notes says what that means
+  }
+  options.plan = kept;
+  options.notes.push_back(
+      fmt::format("sums over features have {} as in {}; --sum-shape gives others",
+                  parts_text(before), resumed.folder().string()));
+  return true;
+}
+
 std::vector<std::string> resume_notes(const RunOptions& options, const RunSettings& settings,
                                       const exec::Checkpoint& resumed,
                                       const std::optional<RunSettings>& earlier) {
@@ -49,6 +71,12 @@ std::vector<std::string> resume_notes(const RunOptions& options, const RunSettin
     notes.push_back(fmt::format(
         "a step has {} sequences of {} tokens from here on; up to the checkpoint it had {} of {}",
         sequences_of_step(now), now.seq_len, sequences_of_step(before), before.seq_len));
+  }
+  if (now.feature_parts() != before.feature_parts()) {
+    notes.push_back(
+        fmt::format("sums over features have {} from here on, up to the checkpoint they had {}: "
+                    "results are equal but for rounding; --sum-shape gives others",
+                    parts_text(now.feature_parts()), before.feature_parts()));
   }
   if (!earlier) return notes;
   if (earlier->text("steps") != settings.text("steps")) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a resumed run does otherwise than the one that it goes on with: another number of sequences
-// in a step, another schedule. Both are allowed, neither should surprise.
+// in a step, another schedule, sums in another order. All are allowed, none should surprise.
 #pragma once
 
 #include <optional>
@@ -16,6 +16,11 @@ namespace shardwright::cli {
 /// The settings of the run that wrote a checkpoint, from the run.ini beside its checkpoints; none
 /// where there is none. A run that goes on in the same folder writes its own there: ask before.
 std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint);
+
+/// Where nothing says which parts sums over features have, they keep those of the checkpoint if the
+/// plan can have them, so that a run goes on with equal bits at any number of tensor ranks. Whether
+/// the plan changed; a note of `options` says so.
+bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed);
 
 /// One sentence each.
 std::vector<std::string> resume_notes(const RunOptions& options, const RunSettings& settings,

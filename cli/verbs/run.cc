@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -140,8 +141,11 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
       sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
   } catch (const Error& error) {
-    options.notes.push_back(
-        fmt::format("no step time is predicted for {}: {}", options.predicted_for, error.what()));
+    std::string note =
+        fmt::format("no step time is predicted for {}: {}", options.predicted_for, error.what());
+    // Of a plan that is lowered again it is said once.
+    if (std::find(options.notes.begin(), options.notes.end(), note) == options.notes.end())
+      options.notes.push_back(std::move(note));
   }
   check_plan(with_products_in_bf16(options.plan), options.model, predicted.gpus_per_node);
   predicted.stages = sim::step_schedules(
@@ -236,6 +240,8 @@ class RunVerb : public Verb {
       require_own_folders(options);
     }
     const Resumable resumable = find_resume(options);
+    if (resumable.newest && keep_sum_shape(options, *resumable.newest))
+      predicted = lower_and_predict(options, data.train->packs_documents());
     std::unique_ptr<exec::SafetensorsModel> weights;
     if (!resumable.newest && !options.weights.empty()) {
       weights = std::make_unique<exec::SafetensorsModel>(options.weights);
@@ -419,7 +425,8 @@ class RunVerb : public Verb {
     };
     const exec::TrainResult& train = outcome.train;
     const double median = printer.median_step_s();
-    const auto tokens = static_cast<double>(options.plan.gpus * options.plan.micro_batch *
+    const std::int64_t replicas = options.plan.gpus / options.plan.parallel.replica();
+    const auto tokens = static_cast<double>(replicas * options.plan.micro_batch *
                                             options.plan.grad_accum * options.plan.seq_len);
     fmt::print(results(), "{}\n",
                json_text({{"schema", "shardwright.run/1.0"},

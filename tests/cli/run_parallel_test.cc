@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// `shardwright run` with tensor ranks: what it says of them, what it refuses, and that a run goes
+// on with another number of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tests/cli/run_fixture.h"
+
+namespace shardwright::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::Words;
+
+class RunParallel : public testing::RunFixture {
+ protected:
+  void SetUp() override {
+    RunFixture::SetUp();
+    put("model.json", R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+      "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+      "architectures": ["LlamaForCausalLM"]})");
+  }
+};
+
+TEST_F(RunParallel, TensorRanksMakeTheModelOfOneRankWithTheirSums) {
+  const ProgramResult four = run(small("four", {"--ranks", "4", "--tp", "2"}));
+  ASSERT_EQ(four.exit_code, 0) << four.err;
+  EXPECT_THAT(four.out + four.err, AllOf(HasSubstr("4 ranks as threads of the host (tp 2, dp 2)"),
+                                         HasSubstr("a step has 4 sequences of 32 tokens")));
+  const ProgramResult one =
+      run(small("one", {"--ranks", "1", "--grad-accum", "2", "--sum-shape", "2"}));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_THAT(one.out + one.err, Not(HasSubstr("(tp")));
+  EXPECT_EQ(model_of("four"), model_of("one"));
+}
+
+TEST_F(RunParallel, AResumedRunKeepsTheSumsOfItsCheckpoint) {
+  ASSERT_EQ(run(small("whole", {"--ranks", "4", "--tp", "2"})).exit_code, 0);
+  ASSERT_EQ(run(small("out", {"--ranks", "4", "--tp", "2", "--save-every", "4"})).exit_code, 0);
+  const std::string step4 = at("out/checkpoints/step-000004");
+  const auto resumed = [&](const std::string& out, const Words& more) {
+    Words all = {"--resume", step4};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(small(out, all));
+  };
+  const ProgramResult one = resumed("one", {"--ranks", "1", "--grad-accum", "2"});
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_THAT(one.err,
+              AllOf(HasSubstr("sums over features have 2 parts as in " + step4),
+                    HasSubstr("--sum-shape gives others"), Not(HasSubstr("from here on"))));
+  EXPECT_EQ(model_of("one"), model_of("whole"));
+  // Leaves of two ranks are no leaves of four.
+  const ProgramResult tp4 = resumed("tp4", {"--ranks", "4", "--tp", "4", "--grad-accum", "2"});
+  EXPECT_EQ(tp4.exit_code, 0) << tp4.err;
+  EXPECT_THAT(tp4.err, HasSubstr("sums over features have 4 parts from here on, up to the "
+                                 "checkpoint they had 2"));
+  const ProgramResult other =
+      resumed("other", {"--ranks", "1", "--grad-accum", "2", "--sum-shape", "1"});
+  EXPECT_THAT(other.err, HasSubstr("sums over features have 1 part from here on"));
+  EXPECT_NE(model_of("other"), model_of("whole"));
+}
+
+TEST_F(RunParallel, WrongLayoutsAreRefusedInOneSentence) {
+  const auto refusal = [&](const Words& more, int code) {
+    const ProgramResult result = run(small("out", more));
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refusal({"--ranks", "3", "--tp", "3"}, 3),
+              AllOf(HasSubstr("tp is 3"), HasSubstr("4 heads, expected")));
+  EXPECT_THAT(refusal({"--sp", "on"}, 3), HasSubstr("sp is on, but tp is 1, expected off"));
+  EXPECT_THAT(refusal({"--tp", "2", "--precision", "fp8", "--fp8-recipe", "rowwise"}, 3),
+              AllOf(HasSubstr("precision is fp8, but tp is 2"), HasSubstr("expected")));
+  EXPECT_THAT(refusal({"--ranks", "4", "--tp", "2", "--sum-shape", "3"}, 3),
+              HasSubstr("expected a power of two that tp divides"));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
