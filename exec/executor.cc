@@ -188,7 +188,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
         segment.row_length = part.cols;
         segment.row_stride = tensor.row_length();
       }
-      if (groups_.replicate->rank() > 0 || !tensor.counts) continue;
+      if (groups_.replicate->rank() > 0 || !part.counts) continue;
       const bool follows =
           !counted.empty() && counted.back().first + counted.back().count == part.share_offset;
       if (!follows) counted.push_back({part.share_offset, 0});

@@ -83,6 +83,7 @@ struct OwnedState {
   Array first_moment;
   Array second_moment;
   Array gradient;  // sum over the tokens of the last step
+  bool counts = true;  // here, where other tensor ranks hold the same
 };
 
 class Executor {

@@ -19,7 +19,7 @@ std::vector<OwnedState> Executor::owned_state() const {
       };
       states.push_back({part.tensor, part.tensor_offset, part.rows, part.cols,
                         view(unit.owned_master), view(unit.first_moment), view(unit.second_moment),
-                        view(unit.gradient_sum)});
+                        view(unit.gradient_sum), part.counts});
     }
   }
   return states;
@@ -28,8 +28,7 @@ std::vector<OwnedState> Executor::owned_state() const {
 std::vector<OwnedState> Executor::counted_state() const {
   if (groups_.replicate->rank() > 0) return {};
   std::vector<OwnedState> states = owned_state();
-  std::erase_if(states,
-                [this](const OwnedState& state) { return !layout_.tensor(state.tensor).counts; });
+  std::erase_if(states, [](const OwnedState& state) { return !state.counts; });
   return states;
 }
 

@@ -75,21 +75,24 @@ class ParameterLayout::Drafts {
     draft.name = std::move(name);
     draft.unit = draft.user = unit_;
     draft.weight = weight;
-    draft.held = {{{0, shape.front()}}, {0, shape.size() > 1 ? shape[1] : 1}};
+    draft.held = {{{0, shape.front()}},
+                  {0, shape.size() > 1 ? shape[1] : 1},
+                  place_.tp == 0 ? std::size_t{1} : 0};
     draft.shape = std::move(shape);
     return draft;
   }
-  /// Those of each part are cut for themselves.
-  std::vector<Slice::Range> rows_of(const std::vector<Rows>& parts) const {
-    std::vector<Slice::Range> held;
+  /// Those of each part are cut for themselves; the first of the ranks with the same part counts.
+  void hold_rows(const std::vector<Rows>& parts, HeldPart& held) const {
+    held.rows.clear();
+    held.counted = 0;
     std::int64_t begin = 0;
     for (const Rows& part : parts) {
-      const Slice::Range range =
-          slice({part.weight, part.count, m_.hidden, 1, SliceAlong::kRows}).of(part.count);
-      held.push_back({begin + range.begin, begin + range.end});
+      const Slice of = slice({part.weight, part.count, m_.hidden, 1, SliceAlong::kRows});
+      const Slice::Range range = of.of(part.count);
+      held.rows.push_back({begin + range.begin, begin + range.end});
       begin += part.count;
+      if (place_.tp % (parallel_.tp / of.count) == 0) held.counted = held.rows.size();
     }
-    return held;
   }
   static std::int64_t total(const std::vector<Rows>& parts) {
     std::int64_t rows = 0;
@@ -97,16 +100,17 @@ class ParameterLayout::Drafts {
     return rows;
   }
   void column_matrix(std::string name, const std::vector<Rows>& parts, Weight weight) {
-    add(std::move(name), {total(parts), m_.hidden}, weight).held.rows = rows_of(parts);
+    hold_rows(parts, add(std::move(name), {total(parts), m_.hidden}, weight).held);
   }
   void column_bias(std::string_view part, const std::vector<Rows>& parts, Weight weight) {
     Draft& draft = add(module(part) + ".bias", {total(parts)}, weight);
     draft.is_bias = true;
-    draft.held.rows = rows_of(parts);
+    hold_rows(parts, draft.held);
   }
   void row_matrix(std::string_view part, std::int64_t cols, Weight weight) {
     Draft& draft = add(weight_of(module(part)), {m_.hidden, cols}, weight);
     draft.held.cols = slice({weight, m_.hidden, cols, 1, SliceAlong::kColumns}).of(cols);
+    draft.held.counted = 1;
   }
   void row_bias(std::string_view part, Weight weight) {
     add(module(part) + ".bias", {m_.hidden}, weight).is_bias = true;
@@ -239,7 +243,6 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
   for (const auto& [draft, first_index] : apart) this->place(draft, norm_unit(), first_index);
   parameters_ = static_cast<std::int64_t>(index);
   for (ParameterTensor& tensor : tensors_) {
-    tensor.counts = place.tp == 0 || tensor.held.elements() < tensor.size;
     tensor.stored = stored_form(form, tensor.name, tensor.shape, head_shape(model));
   }
   if (tied_) {
@@ -312,15 +315,18 @@ void append_parts(int index, const ParameterTensor& tensor, std::int64_t from, s
                   std::int64_t share_offset, std::vector<OwnedPart>& parts) {
   const std::int64_t cols = tensor.held.cols.size();
   const std::int64_t whole_cols = tensor.row_length();
+  bool counts = true;
   const auto append = [&](std::int64_t row, std::int64_t col, std::int64_t rows,
                           std::int64_t count) {
     if (rows == 0 || count == 0) return;
     const std::int64_t first = row * whole_cols + tensor.held.cols.begin + col;
-    parts.push_back({index, first, rows, count, share_offset});
+    parts.push_back({index, first, rows, count, share_offset, counts});
     share_offset += rows * count;
   };
   std::int64_t begin = 0;  // of the range of rows among what is held
-  for (const Slice::Range& range : tensor.held.rows) {
+  for (std::size_t i = 0; i < tensor.held.rows.size(); ++i) {
+    const Slice::Range& range = tensor.held.rows[i];
+    counts = i < tensor.held.counted;
     const std::int64_t end = begin + range.size() * cols;
     const std::int64_t a = std::clamp(from, begin, end) - begin;
     const std::int64_t b = std::clamp(to, begin, end) - begin;

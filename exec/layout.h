@@ -36,6 +36,9 @@ enum class Initial { kNormal, kZeros, kOnes };
 struct HeldPart {
   std::vector<Slice::Range> rows;
   Slice::Range cols{0, 1};
+  /// Of the ranges of rows, the first ones that count here: tensor ranks before this one hold the
+  /// others, too.
+  std::size_t counted = 1;
 
   std::int64_t row_count() const;
   std::int64_t elements() const { return row_count() * cols.size(); }
@@ -48,7 +51,6 @@ struct ParameterTensor {
   std::int64_t offset = 0;  // elements from the unit's begin
   std::int64_t size = 0;    // of the whole tensor
   HeldPart held;
-  bool counts = true;             // here, where other tensor ranks hold the same
   std::uint64_t first_index = 0;  // global index of its first element
   Initial initial = Initial::kNormal;
   bool decays = false;  // matrices do, norms and biases do not
@@ -84,6 +86,7 @@ struct OwnedPart {
   std::int64_t rows = 1;
   std::int64_t cols = 0;
   std::int64_t share_offset = 0;  // elements from the begin of the rank's share of the unit
+  bool counts = true;             // here, where other tensor ranks hold the same
 
   std::int64_t count() const { return rows * cols; }
 };

@@ -288,6 +288,7 @@ void ModelOps::input_gradient(const Op& op, std::int32_t unit) {
 void ModelOps::weight_gradient(const Op& op, std::int32_t unit) {
   const Matrix d_y = rows(op.in[0], unit), x = rows(op.in[1], unit);
   const bool sums = (chunk_ && chunk_->begin > 0) || adds(tensors_of(op, unit).first);
+  if (shares_keys(op)) return shared_weight_gradient(op, unit, d_y, x);
   if (Fp8Products* products = fp8(op))
     return products->weight_gradient(d_y, x, gradient(op, unit), sums);
   device_.linear_weight_gradient(stream_, d_y, x, gradient(op, unit), sums);
@@ -297,8 +298,14 @@ void ModelOps::weight_gradient(const Op& op, std::int32_t unit) {
 void ModelOps::bias_gradient(const Op& op, std::int32_t unit) {
   const Matrix d_y = rows(op.in[0], unit);
   const int tensor = tensors_of(op, unit).bias;
-  device_.bias_gradient(stream_, d_y, parameter_gradient(tensor, d_y.cols), adds(tensor),
-                        scratch());
+  const std::int64_t own = shares_keys(op) ? local_.q_dim() : d_y.cols;
+  device_.bias_gradient(stream_, d_y.col_range(0, own), parameter_gradient(tensor, own),
+                        adds(tensor), scratch());
+  if (!shares_keys(op)) return;
+  const Array shared = key_value_gradients(op, unit, false);
+  const std::int64_t rest = d_y.cols - own;
+  device_.bias_gradient(stream_, d_y.col_range(own, rest), shared.part(shared.size - rest, rest),
+                        false, scratch());
 }
 
 // in: logits, which become their gradient; out, with tensor ranks: their part of the loss, which

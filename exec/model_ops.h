@@ -110,6 +110,14 @@ class ModelOps {
   void gather(const Op& op, std::int32_t unit);
   void reduce(const Op& op, std::int32_t unit);
   void sum_norm_gradients(const Op& op, std::int32_t unit);
+  void sum_key_value_gradients(const Op& op, std::int32_t unit);
+  /// The part of Tensor::kKeyValueGradients that the ranks with this rank's key/value heads fill:
+  /// rows of keys and values, then their biases. `all` makes it the whole.
+  Array key_value_gradients(const Op& op, std::int32_t unit, bool all) const;
+  bool shares_keys(const Op& op) const {
+    return op.weight == Weight::kQkv && shape_.tp > model_.kv_heads;
+  }
+  void shared_weight_gradient(const Op& op, std::int32_t unit, const Matrix& d_y, const Matrix& x);
   void loss_in_parts(const Op& op, std::int32_t unit);
   void product_in_leaves(const Op& op, std::int32_t unit, const Addends& addends);
   void input_gradient_in_leaves(const Op& op, std::int32_t unit);

@@ -20,6 +20,7 @@ void ModelOps::gather(const Op& op, std::int32_t unit) {
 // around it; out: the sum over ranks, of the own tokens. Without out it is in the place of in.
 void ModelOps::reduce(const Op& op, std::int32_t unit) {
   if (op.in[0].tensor == Tensor::kNormGradients) return sum_norm_gradients(op, unit);
+  if (op.in[0].tensor == Tensor::kKeyValueGradients) return sum_key_value_gradients(op, unit);
   const StreamId stream = stream_of(op);
   const Array part = flat(rows(op.in[0], unit));
   Array sum = part;
@@ -47,6 +48,51 @@ void ModelOps::sum_norm_gradients(const Op& op, std::int32_t unit) {
     store_gradient(stream, all.part(first, size), tensor);
     first += size;
   }
+}
+
+Array ModelOps::key_value_gradients(const Op& op, std::int32_t unit, bool all) const {
+  const WeightTensors& t = tensors_of(op, unit);
+  const std::int64_t own = 2 * local_.kv_dim() * (t.cols + (t.bias >= 0 ? 1 : 0));
+  const Array whole{activations_.at(Tensor::kKeyValueGradients, unit),
+                    parameter_gradient(t.first, 1).dtype, own * model_.kv_heads};
+  return all ? whole : whole.part(tensor_rank_ / (shape_.tp / model_.kv_heads) * own, own);
+}
+
+// The rows of queries are this rank's alone. Those of keys and values are of its own query heads
+// only: other ranks with the same key/value heads make the rest.
+void ModelOps::shared_weight_gradient(const Op& op, std::int32_t unit, const Matrix& d_y,
+                                      const Matrix& x) {
+  const Matrix whole = gradient(op, unit);
+  const std::int64_t queries = local_.q_dim(), rest = d_y.cols - queries;
+  device_.linear_weight_gradient(stream_, d_y.col_range(0, queries), x, whole.row_range(0, queries),
+                                 adds(tensors_of(op, unit).first));
+  const Array all = key_value_gradients(op, unit, true);
+  device_.zero(stream_, all.data, all.bytes());
+  device_.linear_weight_gradient(
+      stream_, d_y.col_range(queries, rest), x,
+      {key_value_gradients(op, unit, false).data, whole.dtype, rest, whole.cols}, false);
+}
+
+// What a rank has not made is zeros, and ranks of a key/value head are neighbours: their sum is
+// that of those ranks alone.
+void ModelOps::sum_key_value_gradients(const Op& op, std::int32_t unit) {
+  const StreamId stream = stream_of(op);
+  groups_.tensor->all_reduce(stream, key_value_gradients(op, unit, true), order_);
+  const WeightTensors& t = tensors_of(op, unit);
+  const Array own = key_value_gradients(op, unit, false);
+  const Matrix whole = gradient(op, unit);
+  const std::int64_t queries = local_.q_dim(), rest = whole.rows - queries;
+  const auto store = [&](const Array& from, const Array& to, int tensor) {
+    if (adds(tensor)) {
+      device_.accumulate(stream, from, to);
+    } else {
+      device_.cast(stream, from, to);
+    }
+  };
+  store(own.part(0, rest * whole.cols), flat(whole.row_range(queries, rest)), t.first);
+  if (t.bias < 0) return;
+  store(own.part(rest * whole.cols, rest),
+        parameter_gradient(t.bias, whole.rows).part(queries, rest), t.bias);
 }
 
 /// Of the vocabulary, leaf number `leaf` of this rank, counted from the rank's first token.

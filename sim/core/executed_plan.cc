@@ -11,6 +11,33 @@
 
 namespace shardwright {
 
+namespace {
+
+/// Of a plan that the executor runs nothing is left that goes beyond data parallelism.
+Plan without_executed(const Plan& plan) {
+  Plan rest = with_products_in_bf16(plan);
+  Parallelism& p = rest.parallel;
+  p.tp = p.pp = p.virtual_stages = 1;
+  p.sp.reset();
+  p.pp_schedule.reset();
+  p.pp_layout.clear();
+  p.rank_order = Parallelism::kUsualOrder;
+  return rest;
+}
+
+}  // namespace
+
+std::string beyond_execution(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  if (p.tp * p.pp > 1 && plan.numerics.precision == Precision::kFp8)
+    return fmt::format("precision is fp8 and {} is {}", p.tp > 1 ? "tp" : "pp",
+                       p.tp > 1 ? p.tp : p.pp);
+  if (p.pp > 1 && p.schedule() == PipelineKind::kDualpipe) return "pp_schedule is dualpipe";
+  if (p.pp > 1 && model.tied_head)
+    return fmt::format("pp is {} and the embedding is the head, too", p.pp);
+  return beyond_data_parallel(without_executed(plan));
+}
+
 void check_executed(const Plan& plan, const Model& model, std::string_view expected) {
   const std::int64_t tp = plan.parallel.tp;
   const std::int64_t pp = plan.parallel.pp;
@@ -30,21 +57,8 @@ void check_executed(const Plan& plan, const Model& model, std::string_view expec
                     "exchange its gradients between stages, expected {}",
                     pp, expected));
   }
-  if (tp > model.kv_heads) {
-    throw Error(
-        fmt::format("tp is {}, but the executor runs at most as many tensor ranks as the {} "
-                    "key/value heads, expected {}",
-                    tp, model.kv_heads, expected));
-  }
-  Plan rest = with_products_in_bf16(plan);
-  Parallelism& p = rest.parallel;
-  p.tp = p.pp = p.virtual_stages = 1;
-  p.sp.reset();
-  p.pp_schedule.reset();
-  p.pp_layout.clear();
-  p.rank_order = Parallelism::kUsualOrder;
-  refuse_parallelism(rest, "the executor runs data, tensor and pipeline parallelism only",
-                     expected);
+  refuse_parallelism(without_executed(plan),
+                     "the executor runs data, tensor and pipeline parallelism only", expected);
 }
 
 }  // namespace shardwright

@@ -3,12 +3,16 @@
 // pipelines.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 
 namespace shardwright {
+
+/// What of a plan the executor does not run, as "lora is 8"; empty: nothing.
+std::string beyond_execution(const Plan& plan, const Model& model);
 
 /// Throws Error that ends in `expected` where a plan asks for what the executor does not run.
 void check_executed(const Plan& plan, const Model& model, std::string_view expected);

@@ -101,6 +101,7 @@ enum class Tensor : std::uint8_t {
   kDGatheredMid,       // [T, C] of the attention's
   kDNormSum,           // [T', C] of a norm's output, the tensor ranks' added up
   kNormGradients,      // of the unit's norms, from the own tokens or heads alone
+  kKeyValueGradients,  // of the weights of key/value heads that tensor ranks share, of all heads
   kDLatent,            // [T, L], of either latent vector
   kDExpertOut,         // [R, C]
   kDRows,              // [R, C]

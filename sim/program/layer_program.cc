@@ -79,6 +79,7 @@ UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
   attention_backward(*this, unit.backward);
   std::for_each(unit.backward.begin() + other_half, unit.backward.end(),
                 [](Op& op) { op.in_attention = true; });
+  sum_key_value_gradients(unit.backward);
   sum_norm_gradients(unit.backward, ModelUnit::kDenseLayer);
   if (existing(Tensor::kLayerSaved)) {
     add_output(unit.forward.front(), Tensor::kLayerSaved);

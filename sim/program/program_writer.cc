@@ -458,6 +458,20 @@ void ProgramWriter::sum_norm_gradients(Ops& list, ModelUnit unit) const {
   list.push_back(sum);
 }
 
+void ProgramWriter::sum_key_value_gradients(Ops& list) const {
+  if (stack_.memory != MemoryManager::kStatic || shape_.tp <= model_.kv_heads) return;
+  for (Op& op : list) {
+    const bool makes = op.kind == OpKind::kWeightGradient || op.kind == OpKind::kAccumulate;
+    if (makes && op.weight == Weight::kQkv) add_output(op, kKeyValueGradients);
+  }
+  Op sum =
+      collective(CommGroup::kTensor, Collective::kAllReduce, f(tensors_[kKeyValueGradients].bytes));
+  sum.phase = Phase::kBackward;
+  sum.weight = Weight::kQkv;
+  add_input(sum, kKeyValueGradients);
+  list.push_back(sum);
+}
+
 void ProgramWriter::add_residual_gradient(Ops& list, Operand from, Operand into) const {
   if (stack_.residual.backward_kernels == 0 || stack_.residual.backward_bytes <= 0) {
     add_input(list.back(), from);

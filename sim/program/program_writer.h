@@ -172,6 +172,9 @@ class ProgramWriter {
   /// ranks add up. Frameworks do so once a step; here every micro-batch's is whole, so that sums
   /// over micro-batches and ranks come in the order of one rank's.
   void sum_norm_gradients(Ops& list, ModelUnit unit) const;
+  /// Of the weights of key and value heads that several tensor ranks hold: each has what its own
+  /// query heads make of them.
+  void sum_key_value_gradients(Ops& list) const;
   /// `into` += `from`, on its own or in the norm before it, which then reads `from`.
   void add_residual_gradient(Ops& list, Operand from, Operand into) const;
 

@@ -107,6 +107,9 @@ void ProgramWriter::size_parallel() {
   for (const WeightShape& weight : weights_of(model_, ModelUnit::kDenseLayer))
     norms += weight.is_norm ? weight.elements() : 0;
   size(kNormGradients, f(gradient_width() * norms));
+  if (s.tp > model_.kv_heads)
+    size(kKeyValueGradients,
+         f(gradient_width() * 2 * model_.kv_dim() * (model_.hidden + (model_.qkv_bias ? 1 : 0))));
   const double key_values = w * elements(s.kv_dim() + s.kv_heads * s.v_head_dim);
   switch (context_) {
     case ContextComm::kRing:  // one block is worked on while the next one comes

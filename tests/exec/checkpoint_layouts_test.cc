@@ -168,6 +168,26 @@ TEST_F(CheckpointLayouts, OfAModelWithOneMatrixForQueriesKeysAndValues) {
   resume_each_at_each_other();
 }
 
+// Each key/value head is written once.
+TEST_F(CheckpointLayouts, OfRanksThatShareKeyValueHeads) {
+  for (const bool is_fused : {false, true}) {
+    model_ = divisible(tiny_llama());
+    model_.kv_heads = 2;
+    model_.fused_qkv = model_.fused_gate_up = is_fused;
+    model_.family = is_fused ? "phi3" : "llama";
+    options_.lr.total_steps = 4;
+    const std::string name = model_.family;
+    Plan tp4 = tiny_plan(Strategy::kYafsdp, 4, 4), replicas = tiny_plan(Strategy::kFsdp2, 8, 2);
+    tp4.parallel.tp = replicas.parallel.tp = 4;
+    run(name, tp4, options_);
+    const Checkpoint second(saved(name, 2));
+    TrainOptions options = options_;
+    options.resume = &second;
+    run(name + "-dp2", replicas, options);
+    expect_same_state(saved(name, 4), saved(name + "-dp2", 4));
+  }
+}
+
 TEST_F(CheckpointLayouts, APieceThatIsNoRectangleOfItsMatrixIsRefused) {
   model_ = divisible(tiny_llama());
   options_.lr.total_steps = 1;

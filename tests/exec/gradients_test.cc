@@ -194,10 +194,18 @@ TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
 
 TEST_P(Transformers, GiveTheSameOnTensorRanks) {
   const std::string name = GetParam();
-  if (name == "gpt_bigcode") GTEST_SKIP() << "it has one key/value head";
   const std::int64_t tp = name == "mpt" ? 3 : 2;  // it has three heads
   compare_with_transformers(name, Strategy::kYafsdp, 1, tp);
   compare_with_transformers(name, Strategy::kFsdp2, 2, tp);
+}
+
+// Two or four ranks have the same key/value head.
+TEST(TransformersOnTensorRanks, GiveTheSameWhereRanksShareKeyValueHeads) {
+  for (const char* name : {"gpt_bigcode", "llama", "phi3", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(name);
+    compare_with_transformers(name, Strategy::kYafsdp, 1, 4);
+    compare_with_transformers(name, Strategy::kZero2, 2, 4);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

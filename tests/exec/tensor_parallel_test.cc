@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "sim/core/base/error.h"
 #include "tests/exec/training.h"
 
@@ -107,6 +110,51 @@ TEST(TensorParallel, LeavesOfMoreRanksThanThereAre) {
   training.model.vocab = 96;
   training.plan.sum_features = 4;
   expect_same_training(alone(training), train(training));
+}
+
+/// Two ranks have each key/value head: of its gradients each makes what its query heads need, and
+/// what they add up lies on no border of leaves of one rank, whose attention sums over the query
+/// heads of a key head within its tiles. So these bits are those of four tensor ranks, however many
+/// replicas and whatever the strategy, not those of one rank.
+TEST(TensorParallel, RanksThatShareKeyValueHeadsAreAlikeInAllLayouts) {
+  Model biased = tiny_qwen2();
+  Model packed = divisible(tiny_llama());
+  packed.fused_qkv = true;
+  packed.family = "phi3";
+  packed.fused_gate_up = true;
+  for (Model model : {tiny_qwen3(), biased, packed}) {
+    SCOPED_TRACE(model.name + " " + model.family);
+    model.heads = 8;
+    model.kv_heads = 2;
+    model.head_dim = 16;
+    const Training training = tensor_parallel(model, Strategy::kYafsdp, 4, 1, 4);
+    const auto expected = train(training);
+    for (const Strategy strategy :
+         {Strategy::kFsdp2, Strategy::kZero2, Strategy::kFsdp2NoReshard}) {
+      expect_same_training(expected, train(tensor_parallel(model, strategy, 4, 2, 2)));
+    }
+    Training whole_tokens = tensor_parallel(model, Strategy::kYafsdp, 4, 2, 2);
+    whole_tokens.plan.parallel.sp = false;
+    whole_tokens.mode = StreamMode::kThreads;
+    expect_same_training(expected, train(whole_tokens));
+    Training one = training;
+    one.plan.parallel = {};
+    one.plan.gpus = 1;
+    one.plan.strategy = Strategy::kSingle;
+    const auto near = train(one);
+    EXPECT_NEAR(near[0].result.loss(), expected[0].result.loss(), 1e-6);
+    EXPECT_NEAR(near[0].result.gradient_norm / expected[0].result.gradient_norm, 1, 1e-5);
+    for (const auto& [name, values] : near[0].gradients) {
+      const std::vector<float>& other = expected[0].gradients.at(name);
+      float most = 0, apart = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        most = std::max(most, std::abs(values[i]));
+        apart = std::max(apart, std::abs(values[i] - other[i]));
+      }
+      EXPECT_LE(apart, 1e-5f * most) << name;
+    }
+    if (HasFailure()) return;
+  }
 }
 
 TEST(TensorParallel, AnotherOrderOfSumsHasOtherBits) {
