@@ -45,6 +45,7 @@ struct Trained {
   Strategy strategy;
   std::int64_t shard_group = 0;
   StreamMode mode = StreamMode::kInline;
+  std::int64_t tp = 1;
 };
 
 /// Losses, norms and the weights that this rank owns must be those of one accumulating rank.
@@ -55,15 +56,18 @@ void expect_equal_to_one_rank(const Trained& with) {
   training.mode = with.mode;
   training.plan = tiny_plan(with.strategy, world.ranks());
   training.plan.shard_group = with.shard_group;
+  training.plan.parallel.tp = with.tp;
+  if (with.tp > 1) training.model = divisible(training.model);
   Training alone = training;
-  alone.plan = tiny_plan(Strategy::kSingle, 1, world.ranks());
+  alone.plan = tiny_plan(Strategy::kSingle, 1, world.ranks() / with.tp);
+  alone.plan.sum_features = with.tp;
   const auto expected = train(alone);
 
   const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 2);
   kernels::host::Parallel parallel(1);
   HostDevice device(parallel, with.mode, static_cast<std::uint64_t>(world.rank()));
   Executor executor(training.model, training.plan, schedule, device,
-                    world.groups(static_cast<int>(schedule.shard_ranks()), device));
+                    world.groups(RankMesh(training.plan, schedule.shard_ranks()), device));
   executor.initialize(3);
   for (int step = 1; step <= training.steps; ++step) {
     const StepResult result =
@@ -72,11 +76,15 @@ void expect_equal_to_one_rank(const Trained& with) {
     EXPECT_EQ(result.loss_sum, want.result.loss_sum);
     EXPECT_EQ(result.gradient_norm, want.result.gradient_norm);
     for (const OwnedState& state : executor.owned_state()) {
-      const std::string& name = executor.layout().tensor(state.tensor).name;
-      const std::vector<float>& whole = want.weights.at(name);
+      const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
+      const std::vector<float>& whole = want.weights.at(tensor.name);
       const std::vector<float> mine = executor.read(state.parameter);
-      EXPECT_TRUE(std::equal(mine.begin(), mine.end(), whole.begin() + state.tensor_offset))
-          << name;
+      for (std::int64_t row = 0; row < state.rows; ++row) {
+        const auto begin = mine.begin() + row * state.cols;
+        EXPECT_TRUE(std::equal(begin, begin + state.cols,
+                               whole.begin() + state.tensor_offset + row * tensor.row_length()))
+            << tensor.name;
+      }
     }
   }
 }
@@ -90,8 +98,13 @@ TEST(MpiTraining, RanksEqualOne) {
         Strategy::kFsdp2NoReshard, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
     all.push_back({.strategy = strategy});
   }
+  for (const std::int64_t tp : {2, 4}) {
+    if (the_world->ranks() % tp != 0) continue;
+    all.push_back({.strategy = Strategy::kYafsdp, .mode = StreamMode::kThreads, .tp = tp});
+    all.push_back({.strategy = Strategy::kZero1, .tp = tp});
+  }
   for (const Trained& with : all) {
-    SCOPED_TRACE(fmt::format("{}, {}", name_of(with.strategy), name_of(with.mode)));
+    SCOPED_TRACE(fmt::format("{}, {}, tp {}", name_of(with.strategy), name_of(with.mode), with.tp));
     expect_equal_to_one_rank(with);
   }
 }
