@@ -145,6 +145,16 @@ void choose_model(const RunSettings& settings, const PlanDocument& document, Run
   options.config = read_model_config(models, options.model_name);
 }
 
+/// NCCL adds up in an order of its own; everything else in that of the plan.
+void check_sums(const RunSettings& settings, Transport transport, std::int64_t ranks) {
+  const bool of_library = transport == Transport::kNccl && ranks > 1;
+  const std::string asked = settings.word("sums", {"auto", "exact", "library"});
+  if (asked == "exact" && of_library)
+    settings.fail("sums", "auto or library, since NCCL adds up in an order of its own");
+  if (asked == "library" && !of_library)
+    settings.fail("sums", "auto or exact, since these ranks add up in the order of the plan");
+}
+
 }  // namespace
 
 profiles::ClusterFile cluster_file_of(const RunOptions& options) {
@@ -186,6 +196,7 @@ RunOptions run_options(RunSettings& settings) {
 
   options.transport =
       choose_transport(connects, options.device, options.launch, options.plan.gpus, offer);
+  check_sums(settings, options.transport, options.plan.gpus);
   settings.decide("device", std::string(name_of(options.device)), device.why);
   settings.decide("communicator", std::string(name_of(options.transport)),
                   name_of(options.launch.launcher));

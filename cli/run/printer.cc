@@ -15,10 +15,13 @@
 namespace shardwright::cli {
 namespace {
 
-/// " (tp 2, dp 2)"; empty where ranks are replicas.
+/// " (tp 2, pp 2, dp 2)"; empty where ranks are replicas.
 std::string layout_of(const Plan& plan) {
   if (plan.parallel.replica() == 1) return "";
-  return fmt::format(" (tp {}, dp {})", plan.parallel.tp, plan.gpus / plan.parallel.replica());
+  std::string text;
+  if (plan.parallel.tp > 1) text += fmt::format("tp {}, ", plan.parallel.tp);
+  if (plan.parallel.pp > 1) text += fmt::format("pp {}, ", plan.parallel.pp);
+  return fmt::format(" ({}dp {})", text, plan.gpus / plan.parallel.replica());
 }
 
 /// "2 ranks as threads of the host", "4 ranks as threads on 1 x NVIDIA H200".

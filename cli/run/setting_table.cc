@@ -46,6 +46,9 @@ const std::vector<SettingInfo>& setting_table() {
          "leaves of the sums that tensor ranks share: equal bits for every tp that divides F "
          "(default: tp)",
          kHow},
+        {"sums", "WORD", "auto",
+         "order of sums over ranks: exact (the plan's, which processors have) or library (NCCL's)",
+         kHow},
         {"seq-len", "S", "", "tokens of a sequence (default: the model's, at most 2048)", kHow},
         {"micro-batch", "B", "", "sequences per rank at a time", kHow},
         {"grad-accum", "A", "", "micro-batches per optimizer step", kHow},

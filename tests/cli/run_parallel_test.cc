@@ -34,8 +34,8 @@ TEST_F(RunParallel, TensorRanksMakeTheModelOfOneRankWithTheirSums) {
   ASSERT_EQ(four.exit_code, 0) << four.err;
   EXPECT_THAT(four.out + four.err, AllOf(HasSubstr("4 ranks as threads of the host (tp 2, dp 2)"),
                                          HasSubstr("a step has 4 sequences of 32 tokens")));
-  const ProgramResult one =
-      run(small("one", {"--ranks", "1", "--grad-accum", "2", "--sum-shape", "2"}));
+  const ProgramResult one = run(
+      small("one", {"--ranks", "1", "--grad-accum", "2", "--sum-shape", "2", "--sums", "exact"}));
   ASSERT_EQ(one.exit_code, 0) << one.err;
   EXPECT_THAT(one.out + one.err, Not(HasSubstr("(tp")));
   EXPECT_EQ(model_of("four"), model_of("one"));
@@ -79,6 +79,8 @@ TEST_F(RunParallel, WrongLayoutsAreRefusedInOneSentence) {
   EXPECT_THAT(refusal({"--sp", "on"}, 3), HasSubstr("sp is on, but tp is 1, expected off"));
   EXPECT_THAT(refusal({"--tp", "2", "--precision", "fp8", "--fp8-recipe", "rowwise"}, 3),
               AllOf(HasSubstr("precision is fp8, but tp is 2"), HasSubstr("expected")));
+  EXPECT_THAT(refusal({"--tp", "2", "--sums", "library"}, 3),
+              HasSubstr("--sums is 'library', but it must be auto or exact"));
   EXPECT_THAT(refusal({"--ranks", "4", "--tp", "2", "--sum-shape", "3"}, 3),
               HasSubstr("expected a power of two that tp divides"));
 }

@@ -68,13 +68,23 @@ TEST(RunsHere, LayersInFp8AreTrained) {
               HasSubstr(" --precision fp8 --fp8-recipe rowwise"));
 }
 
+TEST(RunsHere, TensorRanksAreTrained) {
+  const json here = runs_here_of({"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8",
+                                  "--stack", "native", "--tp", "4", "--sp", "off"});
+  EXPECT_TRUE(here.at("possible").get<bool>()) << here;
+  EXPECT_THAT(here.at("command").get<std::string>(), HasSubstr(" --tp 4 --sp off"));
+  EXPECT_THAT(here.at("command").get<std::string>(), ::testing::Not(HasSubstr("rank-order")));
+}
+
 TEST(RunsHere, ARefusalNamesWhatIsInTheWay) {
   const auto why_not = [](const std::vector<std::string>& more) {
     std::vector<std::string> flags{"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8"};
     flags.insert(flags.end(), more.begin(), more.end());
     return runs_here_of(flags).at("why_not").get<std::string>();
   };
-  EXPECT_THAT(why_not({"--tp", "2"}), HasSubstr("tp is 2"));
+  EXPECT_THAT(why_not({"--cp", "2"}), HasSubstr("cp is 2, and run does not train so"));
+  EXPECT_THAT(why_not({"--tp", "2", "--precision", "fp8"}),
+              HasSubstr("precision is fp8 and tp is 2"));
   EXPECT_THAT(why_not({"--lora", "8"}), HasSubstr("lora is 8"));
   EXPECT_THAT(why_not({"--precision", "fp8", "--fp8-recipe", "block"}),
               HasSubstr("expected tensorwise, rowwise or mxfp8"));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/core/trained_families.h"
 #include "sim/core/trained_precision.h"
@@ -14,8 +15,8 @@ namespace shardwright::cli {
 namespace {
 
 std::string why_not(const Model& model, const Plan& plan) {
-  const std::string beyond = beyond_data_parallel(with_products_in_bf16(plan));
-  if (!beyond.empty()) return fmt::format("{}, and run trains with data parallelism only", beyond);
+  if (const std::string beyond = beyond_execution(plan, model); !beyond.empty())
+    return fmt::format("{}, and run does not train so", beyond);
   if (!is_trained_family(model.family))
     return fmt::format("the executor trains no models of the family {}", model.family);
   if (std::string why = untrained_precision(model, plan); !why.empty()) return why;
@@ -43,9 +44,11 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
   std::string command =
       fmt::format("shardwright run --model {} --ranks {}", quoted(inputs.model_name), plan.gpus);
   for (const std::string_view name :
-       {"strategy", "shard-group", "seq-len", "micro-batch", "grad-accum", "ckpt-layers",
-        "recompute", "param-dtype", "reduce-dtype", "moment-dtype", "buffers", "prefetch",
-        "precision", "fp8-recipe"}) {
+       {"strategy",    "shard-group", "seq-len",        "micro-batch",  "grad-accum",
+        "ckpt-layers", "recompute",   "param-dtype",    "reduce-dtype", "moment-dtype",
+        "buffers",     "prefetch",    "precision",      "fp8-recipe",   "tp",
+        "sp",          "pp",          "virtual-stages", "pp-schedule",  "pp-layout",
+        "rank-order",  "sum-shape"}) {
     const PlanKnob& knob = plan_knob(name);
     const std::string value = knob.write(plan);
     const bool says = name == "strategy" || name == "seq-len" || name == "param-dtype";
