@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
@@ -43,7 +44,12 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                             lacks, stack.id,
                             stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
   }
-  if (profile.cluster.devices_per_node > 0) {
+  const bool is_shared = profile.cluster.devices_per_node > 0;
+  // Tensor ranks of this project's executor take turns on a processor as replicas do.
+  if (is_shared && profile.cluster.gpu.is_processor() && stack.id == "native" &&
+      plan.parallel.pp == 1 && beyond_execution(plan, model).empty())
+    return;
+  if (is_shared) {
     throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
                             beyond_data_parallel(plan), profile.cluster.id));
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "sim/cost/cost.h"
 #include "sim/cost/dispatch_cost.h"
 #include "sim/cost/result_traffic.h"
 #include "sim/program/low_precision.h"
@@ -95,7 +96,9 @@ void OpCosts::share_device(std::int64_t sharers) {
 CollectiveCost OpCosts::collective(const CollectiveWork& work) const {
   CollectiveGroup group = layout_.collective_group(work.group);
   if (group.ranks <= 1 || work.bytes <= 0) return {};
-  const profiles::CollectiveParams& params = profile_.cost.collectives.values;
+  profiles::CollectiveParams params = profile_.cost.collectives.values;
+  if (profile_.cluster.devices_per_node > 0)
+    group.copies_take_turns = in_device_memory(profile_, layout_.ranks, params);
   switch (work.pattern) {
     case Pattern::kCollective:
       return collective_cost(params, network_, group, work.kind, work.bytes);
