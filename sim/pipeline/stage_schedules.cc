@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "sim/pipeline/completes.h"
 #include "sim/pipeline/pass_parts.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
@@ -226,7 +227,11 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, cons
 
 std::vector<Schedule> step_schedules(const Model& model, const Plan& plan, const Stack& stack,
                                      std::int64_t gpus_per_node) {
-  if (plan.parallel.pp > 1) return stage_schedules(model, plan, stack, gpus_per_node);
+  if (plan.parallel.pp > 1) {
+    std::vector<Schedule> stages = stage_schedules(model, plan, stack, gpus_per_node);
+    check_completes(stages);
+    return stages;
+  }
   return {lower(model, plan, stack, gpus_per_node)};
 }
 

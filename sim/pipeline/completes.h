@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves that a step of a pipeline ends, whatever its operations last: no stage waits for ever.
+//
+// A step is a marked graph: every operation needs all of its conditions and none is a choice. So it
+// ends under every timing if it ends when each operation begins as late as a device may make it:
+// after all that its host issued before, whatever their streams. That order keeps the waits for
+// events, of streams and of the host, which are all for operations issued before; collectives are
+// of one stage, whose ranks have one program, or behind the last message. Only messages remain: a
+// fetch needs its message, a post waits for nobody (Communicator). Messages of a channel arrive in
+// order, so which post meets which fetch is no matter of time either, and is compared first.
+//
+// A transport that holds a post until its message is taken asks for more where it is in the way of
+// the stage's other operations; tests/sim/completes_test.cc counts for which schedules.
+#pragma once
+
+#include <vector>
+
+#include "sim/core/schedule.h"
+
+namespace shardwright::sim {
+
+/// Throws Error with a sentence that names a message that meets none or another one, or the stages
+/// that wait for one another and for what. `stages` are those of one pipeline, in order.
+void check_completes(const std::vector<Schedule>& stages);
+
+}  // namespace shardwright::sim
