@@ -462,12 +462,15 @@ void ProgramWriter::sum_key_value_gradients(Ops& list) const {
   if (stack_.memory != MemoryManager::kStatic || shape_.tp <= model_.kv_heads) return;
   for (Op& op : list) {
     const bool makes = op.kind == OpKind::kWeightGradient || op.kind == OpKind::kAccumulate;
-    if (makes && op.weight == Weight::kQkv) add_output(op, kKeyValueGradients);
+    if (!makes || op.weight != Weight::kQkv) continue;
+    add_output(op, kKeyValueGradients);
+    op.deferrable = true;  // together
   }
   Op sum =
       collective(CommGroup::kTensor, Collective::kAllReduce, f(tensors_[kKeyValueGradients].bytes));
   sum.phase = Phase::kBackward;
   sum.weight = Weight::kQkv;
+  sum.deferrable = true;
   add_input(sum, kKeyValueGradients);
   list.push_back(sum);
 }

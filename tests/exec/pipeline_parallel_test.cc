@@ -128,6 +128,20 @@ TEST(PipelineParallel, RecomputesToTheSameBits) {
   }
 }
 
+// Their gradients are added up where a product makes them, which some schedules put off.
+TEST(PipelineParallel, OfTensorRanksThatShareKeyValueHeads) {
+  for (const Layout& layout :
+       {Layout{PipelineKind::kOneForwardOneBackward, 4, 2}, Layout{PipelineKind::kZb1p, 4, 2},
+        Layout{PipelineKind::kZbv, 4, 2, 2}}) {
+    SCOPED_TRACE(told(layout));
+    const Training training = pipeline(tiny_qwen2(), Strategy::kYafsdp, layout);
+    Training alone = training;
+    alone.plan.parallel = {};
+    alone.plan.parallel.tp = alone.plan.gpus = layout.tp;
+    expect_same_training(train(alone), train(training));
+  }
+}
+
 /// The evaluation of one micro-batch after training.
 double evaluated(Training training) {
   std::mutex mutex;
