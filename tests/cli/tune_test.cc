@@ -278,7 +278,7 @@ TEST(Tune, TakesModelParallelismWhereDataParallelismCannotTrain) {
       run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")});
   EXPECT_EQ(trained.exit_code, 3) << trained.err;
   EXPECT_THAT(trained.err,
-              AllOf(HasSubstr("tp is "), HasSubstr("run trains with data parallelism only")));
+              AllOf(HasSubstr("tp is "), HasSubstr("the executor runs data, tensor and pipeline")));
   // Searched again from its own plan: the same.
   const json second = tuned({"--plan", path});
   EXPECT_EQ(second.at("best").at("plan"), plan);
@@ -319,8 +319,8 @@ TEST(Tune, SizesThatDivideNothingAreNamed) {
                3, AllOf(HasSubstr("ep is 7"), HasSubstr("8 experts, expected 4 or 8")));
   expect_error(run("tune", large({"--precision", "nvfp4"})), 3,
                AllOf(HasSubstr("precision is nvfp4"), HasSubstr("lacks")));
-  expect_error(run("tune", large({"--stack", "native", "--tp", "8"})), 3,
-               AllOf(HasSubstr("tp is 8"), HasSubstr("native")));
+  expect_error(run("tune", large({"--stack", "native", "--cp", "8"})), 3,
+               AllOf(HasSubstr("cp is 8"), HasSubstr("native")));
 }
 
 // What keeps a model of 7B parameters off one card of 80 GB is the fp32 master, 4 bytes a

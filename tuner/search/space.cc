@@ -84,7 +84,7 @@ class Writer {
       if (tp > 1 && !shares_) break;
       if (!given_.tp && tp > joined) break;
       for (const std::int64_t cp : divisors(request_.gpus / tp, given_.cp)) {
-        if (cp > 1 && !shares_) break;
+        if (cp > 1 && (!shares_ || (!given_.cp && !profile_.stack.parallel.supported))) break;
         const std::int64_t fewest = request_.coarse ? 4 * kFewestTokens : kFewestTokens;
         if (!given_.cp && cp > 1 && request_.seq_len / cp < fewest) break;
         for (const std::int64_t pp : divisors(request_.gpus / tp / cp, given_.pp)) {
