@@ -76,6 +76,12 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                     "dense model",
                     n.lora));
   }
+  if (n.lora > 0 && !model.kinds.empty()) {
+    throw Error(
+        fmt::format("lora is {}, but adapters in layers of several kinds are not modelled, "
+                    "expected a model whose layers are alike",
+                    n.lora));
+  }
   if (model.layers < plan.parallel.pp) {
     throw Error(fmt::format("pp is {}, more than the {} layers, expected at most {}",
                             plan.parallel.pp, model.layers, model.layers));

@@ -152,7 +152,8 @@ struct Predictor::State {
 
   /// Its units communicate, or its framework is one for such plans.
   bool is_model_parallel(const Plan& plan) const {
-    return profile.stack.parallel.megatron || !beyond_data_parallel(plan).empty() || model.is_moe();
+    return profile.stack.parallel.megatron || !beyond_data_parallel(plan).empty() ||
+           !model.is_plain();
   }
 
   PipelineSimulator& stages() {

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/export/as_run.h"
 
+#include <fmt/core.h>
+
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 
 AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings) {
+  if (!inputs.model.kinds.empty()) {
+    throw Error(
+        fmt::format("model '{}' {}, for which no trainer's settings are written, expected a "
+                    "model whose layers all attend",
+                    inputs.model.name, inputs.model.planning_only));
+  }
   AsRun as_run{inputs, {}, {}};
   as_run.inputs.plans = {settings.as_run};
   try {

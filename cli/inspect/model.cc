@@ -22,6 +22,7 @@
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/words.h"
 #include "sim/core/hf/config.h"
+#include "sim/core/local_shape.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/core/units.h"
 
@@ -153,8 +154,13 @@ std::string in_words(const Model& m) {
 /// Key and value bytes of one token in all layers, in bf16.
 std::int64_t kv_bytes_per_token(const Model& m) {
   const LatentAttention& l = m.latent;
-  if (l.kv_rank > 0) return 2 * m.layers * (l.kv_rank + l.rope_dim);
-  return 2 * 2 * m.layers * m.kv_dim();
+  const std::int64_t attending =
+      m.kinds.empty() ? m.layers
+                      : std::count_if(m.kinds.begin(), m.kinds.end(), [](LayerKind kind) {
+                          return kind.mixer == Mixer::kAttention;
+                        });
+  if (l.kv_rank > 0) return 2 * attending * (l.kv_rank + l.rope_dim);
+  return 2 * 2 * attending * m.kv_dim();
 }
 
 ordered_json to_json(const Experts& e, std::int64_t layers) {
@@ -250,6 +256,19 @@ ordered_json to_json(const ParameterCounts& counts, std::int64_t layers) {
           {"head", counts.head}};
 }
 
+/// "Mamba-2 and MLP".
+std::string halves_of(LayerKind kind, const Model& m) {
+  std::string words;
+  if (kind.mixer == Mixer::kAttention) words = "attention";
+  if (kind.mixer == Mixer::kRecurrence)
+    words = m.recurrence.kind == RecurrenceKind::kMamba2 ? "Mamba-2" : "gated delta net";
+  const bool both = !words.empty() && kind.channels != Channels::kNone;
+  if (both) words += " and ";
+  if (kind.channels == Channels::kMlp) words += "MLP";
+  if (kind.channels == Channels::kExperts) words += "experts";
+  return words;
+}
+
 std::string parameter_table(const Model& m, const ParameterCounts& counts, const Terminal& out) {
   const std::int64_t total = counts.total(m.layers);
   Table table({{"where"}, {"parameters"}, {"share", Align::kRight}});
@@ -261,13 +280,21 @@ std::string parameter_table(const Model& m, const ParameterCounts& counts, const
   };
   row("embedding", counts.embedding);
   row("positions", counts.positions);
-  if (counts.expert_layers < m.layers) {
+  if (!m.kinds.empty()) {
+    for (const LayerKind kind : kinds_of(m)) {
+      std::int64_t parameters = kind.channels == Channels::kExperts ? counts.experts : 0;
+      for (const WeightShape& weight : weights_of(m, kind)) parameters += weight.elements();
+      row(fmt::format("each of {} layers ({})", std::count(m.kinds.begin(), m.kinds.end(), kind),
+                      halves_of(kind, m)),
+          parameters);
+    }
+  } else if (counts.expert_layers < m.layers) {
     row(counts.expert_layers > 0 ? "a dense layer" : "a layer", counts.layer());
     row("  matrices", counts.layer_matrices);
     row("  biases", counts.layer_biases);
     row("  norms", counts.layer_norms);
   }
-  if (counts.expert_layers > 0) {
+  if (m.kinds.empty() && counts.expert_layers > 0) {
     row("a layer with experts", counts.expert_layer());
     row("  router", counts.router);
     row("  shared experts", counts.shared_experts);

@@ -65,6 +65,13 @@ void check_tensor(const Plan& plan, const Model& model) {
                     p.tp, model.kv_heads, nearest_divisors(p.tp, model.kv_heads)));
   }
   if (p.tp <= model.kv_heads) check_divides("tp", p.tp, model.kv_heads, "key/value heads");
+  if (model.recurrence.value_heads > 0) {
+    check_divides("tp", p.tp, model.recurrence.key_heads, "groups of a recurrence's heads");
+    if (p.cp > 1) {
+      throw Error(fmt::format(
+          "cp is {}, but context parallelism of recurrences is not modelled, expected 1", p.cp));
+    }
+  }
   const bool has_mlp = model.expert_layers() < model.layers;
   if (has_mlp) check_divides("tp", p.tp, model.ffn, "channels of the MLP");
   if (p.sp.value_or(false) && p.tp == 1) {

@@ -31,7 +31,7 @@ class WeightWriter {
       latent_attention();
     } else {
       for (const Weight weight : {Weight::kQuery, Weight::kKey, Weight::kValue}) {
-        const std::int64_t rows = weight == Weight::kQuery ? m_.q_dim() : m_.kv_dim();
+        const std::int64_t rows = weight == Weight::kQuery ? m_.query_rows() : m_.kv_dim();
         matrix(weight, rows, m_.hidden, SliceAlong::kRows);
         if (m_.qkv_bias) bias();
       }
@@ -39,6 +39,27 @@ class WeightWriter {
     if (m_.attention_sinks) matrix(Weight::kSinks, m_.heads, 1, SliceAlong::kRows);
     matrix(Weight::kOutput, m_.hidden, m_.attention_out_dim(), SliceAlong::kColumns);
     if (m_.attention_out_bias) bias();
+  }
+
+  void recurrence() {
+    const Recurrence& r = m_.recurrence;
+    matrix(Weight::kRecurrentIn, r.product_width(), m_.hidden, SliceAlong::kRows);
+    if (r.bias) bias();
+    matrix(Weight::kConvolution, r.convolved(), r.taps, SliceAlong::kRows);
+    if (r.convolution_bias) bias();
+    out_.push_back({Weight::kRecurrentHeads, r.head_parameters() * r.value_heads, 1, 1,
+                    SliceAlong::kRows, true});
+    matrix(Weight::kRecurrentOut, m_.hidden, r.value_width(), SliceAlong::kColumns);
+    if (r.bias) bias();
+  }
+
+  /// A layer but for its routed experts.
+  void layer(LayerKind kind) {
+    if (kind.mixer == Mixer::kAttention) attention();
+    if (kind.mixer == Mixer::kRecurrence) recurrence();
+    if (kind.channels == Channels::kMlp) mlp();
+    if (kind.channels == Channels::kExperts) router_and_shared_experts();
+    layer_norms(kind);
   }
 
   void mlp() { mlp({Weight::kGate, Weight::kUp, Weight::kDown}, m_.ffn, m_.mlp_bias); }
@@ -59,9 +80,19 @@ class WeightWriter {
     for (std::size_t i = first; i < out_.size(); ++i) out_[i].experts = e.count;
   }
 
-  void layer_norms() {
-    for (int i = 0; i < m_.norms_per_layer; ++i)
-      norm(2 * i < m_.norms_per_layer ? Weight::kNorm1 : Weight::kNorm2, m_.hidden, m_.norm_bias);
+  void layer_norms(LayerKind kind = {}) {
+    for (int i = 0; i < m_.norms_per_layer; ++i) {
+      const bool first = 2 * i < m_.norms_per_layer;
+      const bool has = first ? kind.mixer != Mixer::kNone : kind.channels != Channels::kNone;
+      if (has) norm(first ? Weight::kNorm1 : Weight::kNorm2, m_.hidden, m_.norm_bias);
+    }
+    if (kind.mixer == Mixer::kRecurrence) {
+      // Of all heads' channels, or one for each head.
+      const bool cut = m_.recurrence.kind == RecurrenceKind::kMamba2;
+      out_.push_back({Weight::kRecurrentNorm, m_.recurrence.norm_width(), 1, 1,
+                      cut ? SliceAlong::kRows : SliceAlong::kWhole, false, true});
+    }
+    if (kind.mixer != Mixer::kAttention) return;
     if (m_.latent.q_rank > 0) norm(Weight::kLatentNorm, m_.latent.q_rank, false);
     if (m_.latent.kv_rank > 0) norm(Weight::kLatentNorm, m_.latent.kv_rank, false);
     if (!m_.qk_norm) return;
@@ -128,6 +159,9 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
   s.experts = std::max<std::int64_t>(1, model.experts.count / p.ep);
   s.expert_ffn = model.experts.ffn / p.etp;
   s.shared_ffn = model.experts.shared_ffn / p.tp;
+  s.recurrence = model.recurrence;
+  s.recurrence.value_heads = model.recurrence.value_heads / p.tp;
+  s.recurrence.key_heads = model.recurrence.key_heads / p.tp;
   return s;
 }
 
@@ -179,14 +213,10 @@ std::vector<WeightShape> weights_of(const Model& m, ModelUnit unit) {
         w.matrix(Weight::kPositions, m.max_positions, m.hidden, SliceAlong::kWhole);
       break;
     case ModelUnit::kDenseLayer:
+      w.layer({});
+      break;
     case ModelUnit::kMoeLayer:
-      w.attention();
-      if (unit == ModelUnit::kDenseLayer) {
-        w.mlp();
-      } else {
-        w.router_and_shared_experts();
-      }
-      w.layer_norms();
+      w.layer({Mixer::kAttention, Channels::kExperts});
       break;
     case ModelUnit::kExperts:
       w.experts();
@@ -196,10 +226,17 @@ std::vector<WeightShape> weights_of(const Model& m, ModelUnit unit) {
       w.final_norm();
       break;
     case ModelUnit::kNorms:
-      for (std::int64_t i = 0; i < m.layers; ++i) w.layer_norms();
+      for (std::int64_t i = 0; i < m.layers; ++i) w.layer_norms(m.kind(i));
       w.final_norm();
       break;
   }
+  return weights;
+}
+
+std::vector<WeightShape> weights_of(const Model& m, LayerKind kind) {
+  std::vector<WeightShape> weights;
+  weights.reserve(24);
+  WeightWriter(m, weights).layer(kind);
   return weights;
 }
 

@@ -32,6 +32,7 @@ struct RankShape {
   std::int64_t v_head_dim = 0;  // of values; head_dim without latent attention
   std::int64_t experts = 0;     // of a layer on this rank
   std::int64_t expert_ffn = 0, shared_ffn = 0;
+  Recurrence recurrence;  // with the heads of this rank
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
   std::int64_t attention_out_dim() const { return heads * v_head_dim; }
@@ -86,6 +87,8 @@ inline constexpr int kModelUnits = 6;
 /// In the order of the data flow. Queries, keys and values are three weights, gate and up two, also
 /// where software multiplies them as one.
 std::vector<WeightShape> weights_of(const Model& model, ModelUnit unit);
+/// Of a layer of that kind, but for its routed experts.
+std::vector<WeightShape> weights_of(const Model& model, LayerKind kind);
 
 /// What of a weight a rank keeps: which experts, and which part of each.
 struct WeightSlices {

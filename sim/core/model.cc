@@ -7,18 +7,31 @@
 #include <string_view>
 
 #include "sim/core/base/error.h"
+#include "sim/core/local_shape.h"
 
 namespace shardwright {
 namespace {
 
 std::int64_t attention_matrices(const Model& m) {
   const LatentAttention& l = m.latent;
-  if (l.kv_rank == 0) return 2 * m.hidden * m.q_dim() + 2 * m.hidden * m.kv_dim();
+  if (l.kv_rank == 0) return m.hidden * (m.query_rows() + m.q_dim()) + 2 * m.hidden * m.kv_dim();
   const std::int64_t query =
       l.q_rank > 0 ? l.q_rank * (m.hidden + m.q_dim()) : m.hidden * m.q_dim();
   const std::int64_t down = m.hidden * (l.kv_rank + l.rope_dim);
   const std::int64_t up = l.kv_rank * m.heads * (l.nope_dim + l.v_dim);
   return query + down + up + m.attention_out_dim() * m.hidden;
+}
+
+std::int64_t recurrence_matrices(const Model& m) {
+  const Recurrence& r = m.recurrence;
+  return m.hidden * (r.product_width() + r.value_width());
+}
+
+/// Of one token in the forward pass, the convolution's included.
+double recurrence_flops(const Recurrence& r) {
+  const auto state = static_cast<double>(r.value_width() * r.key_dim);
+  const double updates = r.kind == RecurrenceKind::kMamba2 ? 7 : 8;
+  return updates * state + 2 * static_cast<double>(r.convolved() * r.taps);
 }
 
 /// The matrices of a gated or plain MLP of `ffn`; of an expert too.
@@ -73,6 +86,16 @@ void count_experts(const Model& m, ParameterCounts& counts) {
   counts.active_experts = e.per_token * counts.expert;
 }
 
+/// All layers of a model whose layers have kinds.
+std::int64_t count_layers(const Model& m, const ParameterCounts& counts) {
+  std::int64_t total = 0;
+  for (const LayerKind kind : m.kinds) {
+    for (const WeightShape& weight : weights_of(m, kind)) total += weight.elements();
+    if (kind.channels == Channels::kExperts) total += counts.experts;
+  }
+  return total;
+}
+
 class Checker {
  public:
   explicit Checker(const Model& model) : model_(model) {}
@@ -106,6 +129,22 @@ void check_experts(const Model& m, const Checker& check) {
   }
 }
 
+void check_recurrence(const Model& m, const Checker& check) {
+  const Recurrence& r = m.recurrence;
+  check.size("value heads", r.value_heads, model_limits::kHeads);
+  check.size("value_dim", r.value_dim, model_limits::kHeadDim);
+  check.size("key heads", r.key_heads, r.value_heads);
+  check.size("key_dim", r.key_dim, model_limits::kHeadDim);
+  check.size("value heads * value_dim", r.value_width(), model_limits::kProjection);
+  check.size("key heads * key_dim", r.key_width(), model_limits::kProjection);
+  check.size("taps of the convolution", r.taps, 64);
+  check.size("tokens of a chunk", r.chunk, 1 << 14);
+  if (r.value_heads % r.key_heads != 0) {
+    check.fail(fmt::format("{} value heads, expected a multiple of the {} key heads", r.value_heads,
+                           r.key_heads));
+  }
+}
+
 void check_latent(const Model& m, const Checker& check) {
   const LatentAttention& l = m.latent;
   check.size("kv_rank", l.kv_rank, model_limits::kHidden);
@@ -117,6 +156,17 @@ void check_latent(const Model& m, const Checker& check) {
 }
 
 }  // namespace
+
+std::vector<LayerKind> kinds_of(const Model& m) {
+  if (m.is_plain()) return {LayerKind{}};
+  if (m.kinds.empty()) return {LayerKind{}, {Mixer::kAttention, Channels::kExperts}};
+  std::vector<LayerKind> kinds;
+  for (std::size_t i = 0; i < kLayerKinds; ++i) {
+    const LayerKind kind = LayerKind::at(i);
+    if (std::find(m.kinds.begin(), m.kinds.end(), kind) != m.kinds.end()) kinds.push_back(kind);
+  }
+  return kinds;
+}
 
 double attended_share(const Model& m, std::int64_t seq_len) {
   if (m.sliding_window == 0 || seq_len <= m.sliding_window) return 1;
@@ -144,6 +194,7 @@ ParameterCounts count_parameters(const Model& m) {
   counts.final_norm = norm_parameters(m);
   counts.head = m.tied_head ? 0 : m.vocab * m.hidden;
   if (m.is_moe()) count_experts(m, counts);
+  if (!m.kinds.empty()) counts.all_layers = count_layers(m, counts);
   // A layer like the last one, the product before it, and norms of its two inputs and its output.
   const std::int64_t last = m.is_moe() ? counts.expert_layer() : counts.layer();
   counts.mtp = m.mtp_layers * (last + mtp_projection(m) + 3 * norm_parameters(m));
@@ -152,16 +203,28 @@ ParameterCounts count_parameters(const Model& m) {
 
 ForwardFlops forward_flops_per_token(const Model& m, std::int64_t seq_len) {
   const std::int64_t attention = attention_matrices(m);
-  const std::int64_t dense = attention + mlp_matrices(m, m.ffn);
-  const std::int64_t mixed = m.is_moe() ? attention + active_expert_matrices(m) : dense;
-  const std::int64_t expert_layers = m.expert_layers();
+  const std::int64_t mlp = mlp_matrices(m, m.ffn);
+  const std::int64_t experts = m.is_moe() ? active_expert_matrices(m) : mlp;
   const std::int64_t head = m.vocab * m.hidden;
-  const std::int64_t weights = (m.layers - expert_layers) * dense + expert_layers * mixed + head +
-                               m.mtp_layers * (mixed + mtp_projection(m) + head);
+  const std::int64_t predictions = m.mtp_layers * (attention + experts + mtp_projection(m) + head);
+  std::int64_t weights = head + predictions, attending = m.layers, recurrent = 0;
+  if (m.kinds.empty()) {
+    weights +=
+        m.layers * attention + (m.layers - m.expert_layers()) * mlp + m.expert_layers() * experts;
+  } else {
+    attending = 0;
+    for (const LayerKind kind : m.kinds) {
+      if (kind.mixer == Mixer::kAttention) weights += attention, ++attending;
+      if (kind.mixer == Mixer::kRecurrence) weights += recurrence_matrices(m), ++recurrent;
+      if (kind.channels == Channels::kMlp) weights += mlp;
+      if (kind.channels == Channels::kExperts) weights += experts;
+    }
+  }
   const auto width = static_cast<double>(m.q_dim() + m.attention_out_dim());
-  const double scores = static_cast<double>(m.layers + m.mtp_layers) * width *
+  const double scores = static_cast<double>(attending + m.mtp_layers) * width *
                         static_cast<double>(seq_len) * attended_share(m, seq_len);
-  return {.matrices = 2 * static_cast<double>(weights), .attention = scores};
+  return {.matrices = 2 * static_cast<double>(weights),
+          .attention = scores + static_cast<double>(recurrent) * recurrence_flops(m.recurrence)};
 }
 
 void check_model(const Model& m) {
@@ -189,6 +252,9 @@ void check_model(const Model& m) {
   }
   check.size("mtp_layers + 1", m.mtp_layers + 1, 64);
   if (m.latent.kv_rank > 0) check_latent(m, check);
+  if (!m.kinds.empty() && static_cast<std::int64_t>(m.kinds.size()) != m.layers)
+    check.fail(fmt::format("{} kinds of {} layers", m.kinds.size(), m.layers));
+  if (m.recurrence.value_heads > 0) check_recurrence(m, check);
   if (m.is_moe()) {
     check_experts(m, check);
     // Counted as a real number first: experts of all layers may exceed int64.

@@ -8,6 +8,8 @@
 // config.json.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -59,6 +61,56 @@ struct LatentAttention {
   bool operator==(const LatentAttention&) const = default;
 };
 
+/// A state that every token updates, in place of attention over all tokens before it. With V =
+/// value_heads * value_dim and K = key_heads * key_dim both forms have the same parts: one product
+/// in, of 2 V + 2 K channels and `gates` a value head; a causal convolution of V + 2 K channels; a
+/// state of key_dim x value_dim a value head, computed chunk by chunk; a norm that the other V
+/// channels gate; one product out. Mamba-2 (Dao and Gu 2024, arXiv 2405.21060) calls key heads
+/// groups, key_dim the state's size, and its two K are B and C; gated delta nets (Yang et al. 2024,
+/// arXiv 2412.06464) have queries and keys.
+enum class RecurrenceKind : std::uint8_t { kMamba2, kGatedDelta };
+struct Recurrence {
+  RecurrenceKind kind = RecurrenceKind::kMamba2;
+  std::int64_t value_heads = 0;  // 0: no layer has one
+  std::int64_t value_dim = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t taps = 4;     // of the convolution
+  std::int64_t chunk = 256;  // tokens between two states that are written
+  bool convolution_bias = false;
+  bool bias = false;  // of the products
+  bool operator==(const Recurrence&) const = default;
+
+  std::int64_t value_width() const { return value_heads * value_dim; }
+  std::int64_t key_width() const { return key_heads * key_dim; }
+  std::int64_t convolved() const { return value_width() + 2 * key_width(); }
+  /// Numbers a value head that say how fast the state decays and, in delta nets, how much is
+  /// written.
+  std::int64_t gates() const { return kind == RecurrenceKind::kMamba2 ? 1 : 2; }
+  std::int64_t product_width() const { return value_width() + convolved() + gates() * value_heads; }
+  /// Parameters of each value head beside matrices: A, dt and, in Mamba-2, D.
+  std::int64_t head_parameters() const { return kind == RecurrenceKind::kMamba2 ? 3 : 2; }
+  std::int64_t norm_width() const {
+    return kind == RecurrenceKind::kMamba2 ? value_width() : value_dim;
+  }
+};
+
+/// The halves of a layer.
+enum class Mixer : std::uint8_t { kAttention, kRecurrence, kNone };
+enum class Channels : std::uint8_t { kMlp, kExperts, kNone };
+struct LayerKind {
+  Mixer mixer = Mixer::kAttention;
+  Channels channels = Channels::kMlp;
+  std::size_t index() const {
+    return 3 * static_cast<std::size_t>(mixer) + static_cast<std::size_t>(channels);
+  }
+  static LayerKind at(std::size_t index) {
+    return {static_cast<Mixer>(index / 3), static_cast<Channels>(index % 3)};
+  }
+  bool operator==(const LayerKind&) const = default;
+};
+inline constexpr std::size_t kLayerKinds = 8;
+
 struct Model {
   std::string name;    // as given by the user: a built-in name or the folder's name
   std::string family;  // Hugging Face model_type: llama, mistral, qwen2, ...
@@ -84,7 +136,10 @@ struct Model {
   bool attention_sinks = false;      // gpt_oss: one more score a head, learned
   Experts experts;
   LatentAttention latent;
-  std::int64_t mtp_layers = 0;  // modules of multi-token prediction after the last layer
+  Recurrence recurrence;
+  std::vector<LayerKind> kinds;  // by layer; empty: all attend, and have experts or an MLP
+  bool attention_gate = false;   // qwen3_next: of every channel that attention puts out
+  std::int64_t mtp_layers = 0;   // modules of multi-token prediction after the last layer
 
   bool gated_mlp = true;  // gate, up and down matrices instead of up and down
   Activation activation = Activation::kSilu;
@@ -116,15 +171,31 @@ struct Model {
     return latent.kv_rank > 0 ? heads * latent.v_dim : q_dim();
   }
   bool is_moe() const { return experts.count > 0; }
+  /// Channels of the product of queries: with their gates.
+  std::int64_t query_rows() const { return (attention_gate ? 2 : 1) * q_dim(); }
+  /// All layers are alike, and none has experts.
+  bool is_plain() const { return !is_moe() && kinds.empty(); }
+  LayerKind kind(std::int64_t layer) const {
+    if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];
+    return {Mixer::kAttention, has_experts(layer) ? Channels::kExperts : Channels::kMlp};
+  }
   bool has_experts(std::int64_t layer) const {
+    if (!kinds.empty()) return kind(layer).channels == Channels::kExperts;
     return is_moe() && layer >= experts.first_layer &&
            (layer - experts.first_layer) % experts.every == 0;
   }
   std::int64_t expert_layers() const {
+    if (!kinds.empty()) {
+      return std::count_if(kinds.begin(), kinds.end(),
+                           [](LayerKind k) { return k.channels == Channels::kExperts; });
+    }
     if (!is_moe() || layers <= experts.first_layer) return 0;
     return (layers - experts.first_layer - 1) / experts.every + 1;
   }
 };
+
+/// Those that the model may have, each once.
+std::vector<LayerKind> kinds_of(const Model& model);
 
 /// Scores that attention computes for a sequence of `seq_len` over those of plain causal attention,
 /// seq_len^2 / 2 a head: the mean over the layers, of which some may have a window.
@@ -148,14 +219,18 @@ struct ParameterCounts {
   std::int64_t experts = 0;         // all routed experts of one layer
   std::int64_t active_experts = 0;  // those that one token passes in one layer
   std::int64_t mtp = 0;             // modules of multi-token prediction, beside the total
+  // Of models whose layers have kinds: of all layers together.
+  std::int64_t all_layers = 0;
 
   std::int64_t layer() const { return layer_matrices + layer_biases + layer_norms; }
   std::int64_t expert_layer() const {
     return layer() - dense_mlp + router + shared_experts + experts;
   }
   std::int64_t total(std::int64_t layers) const {
-    return embedding + positions + (layers - expert_layers) * layer() +
-           expert_layers * expert_layer() + final_norm + head;
+    const std::int64_t of_layers =
+        all_layers > 0 ? all_layers
+                       : (layers - expert_layers) * layer() + expert_layers * expert_layer();
+    return embedding + positions + of_layers + final_norm + head;
   }
   /// What takes part in the prediction of one token, embedding and head included.
   std::int64_t active(std::int64_t layers) const {
@@ -169,7 +244,9 @@ ParameterCounts count_parameters(const Model& model);
 /// products count 2 per weight that the token meets (embedding look-ups none, the head also when
 /// tied, of experts those it is routed to, modules of multi-token prediction with their use of the
 /// head); causal attention counts half of the square, 2*seq_len*q_dim per layer, as usual for MFU,
-/// and of a window only what it attends to. Training is three times this.
+/// and of a window only what it attends to. Recurrences count as Megatron-LM counts them: of each
+/// token 7 operations a number of the state in Mamba-2, and 8 in gated delta nets
+/// (training.py, num_floating_point_operations). Training is three times this.
 struct ForwardFlops {
   double matrices = 0;
   double attention = 0;

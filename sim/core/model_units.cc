@@ -21,8 +21,12 @@ ModelUnits::ModelUnits(const Model& model, const Parallelism& parallel) {
     count(ModelUnit::kExperts);
   }
   const std::int64_t last_norm = count(ModelUnit::kHead);
-  elements_[static_cast<std::size_t>(ModelUnit::kNorms)] =
-      model.layers * norms_of_layer + last_norm;
+  if (model.kinds.empty()) {
+    elements_[static_cast<std::size_t>(ModelUnit::kNorms)] =
+        model.layers * norms_of_layer + last_norm;
+  } else {
+    count(ModelUnit::kNorms);
+  }
   prediction_projection_ = 2 * model.hidden * model.hidden;
 }
 

@@ -47,6 +47,11 @@ enum class OpKind : std::uint8_t {
   kPermute,
   kQuantize,
   kAllToAll,
+  // of recurrences and of gates on attention
+  kRecurrenceProjection,
+  kConvolution,
+  kScan,
+  kGate,
   // gradients of GEMMs are two operations
   kInputGradient,
   kWeightGradient,

@@ -10,7 +10,7 @@
 namespace shardwright {
 
 std::string_view name_of(OpKind kind) {
-  static constexpr std::array<std::string_view, 43> kNames = {"embedding",
+  static constexpr std::array<std::string_view, 47> kNames = {"embedding",
                                                               "norm",
                                                               "qkv_projection",
                                                               "q_projection",
@@ -32,6 +32,10 @@ std::string_view name_of(OpKind kind) {
                                                               "permute",
                                                               "quantize",
                                                               "all_to_all",
+                                                              "recurrence_projection",
+                                                              "convolution",
+                                                              "scan",
+                                                              "gate",
                                                               "input_gradient",
                                                               "weight_gradient",
                                                               "all_gather",

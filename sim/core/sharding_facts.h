@@ -21,6 +21,8 @@ struct UnitSizes {
   // Of layers with experts, which the model's layers count, too: without their routed experts, and
   // those.
   std::int64_t moe_layers = 0, moe_layer = 0, experts = 0;
+  // Of layers that have kinds, all together; `layer` and `moe_layer` are then the largest.
+  std::int64_t mixed_layers = 0;
   // Of modules of multi-token prediction together, likewise.
   std::int64_t predictions = 0, prediction_experts = 0;
 
@@ -33,8 +35,9 @@ struct UnitSizes {
   std::int64_t largest() const { return std::max({embedding, layer, head}); }
   std::int64_t all_experts() const { return moe_layers * experts + prediction_experts; }
   std::int64_t total(std::int64_t layers) const {
-    return embedding + (layers - moe_layers) * layer + moe_layers * moe_layer + predictions + head +
-           norms;
+    const std::int64_t of_layers =
+        mixed_layers > 0 ? mixed_layers : (layers - moe_layers) * layer + moe_layers * moe_layer;
+    return embedding + of_layers + predictions + head + norms;
   }
 };
 

@@ -70,6 +70,12 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "experts_out",
                                                                "shared_up",
                                                                "shared_activation",
+                                                               "recurrent_in",
+                                                               "recurrent_convolved",
+                                                               "recurrent_out",
+                                                               "recurrent_gated",
+                                                               "attention_gate",
+                                                               "gated_attention",
                                                                "d_x",
                                                                "d_activation",
                                                                "d_gate_up",
@@ -92,6 +98,10 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "d_expert_up",
                                                                "d_shared_activation",
                                                                "d_shared_up",
+                                                               "d_recurrent_in",
+                                                               "d_recurrent_convolved",
+                                                               "d_recurrent_out",
+                                                               "d_recurrent_gated",
                                                                "weight_gradient0",
                                                                "weight_gradient1",
                                                                "weight_gradient2",
@@ -158,7 +168,7 @@ std::int64_t columns_of(Tensor tensor, const Model& model) {
       return model.hidden;
     case Tensor::kQkv:
     case Tensor::kDQkv:
-      return model.q_dim() + 2 * model.kv_dim();
+      return model.query_rows() + 2 * model.kv_dim();
     case Tensor::kQ:
     case Tensor::kQRaw:
     case Tensor::kKRepeated:

@@ -86,29 +86,40 @@ enum class Tensor : std::uint8_t {
   kExpertsOut,           // [T', C]
   kSharedUp,             // [T, 2Fs]; [T, Fs] without gate
   kSharedActivation,     // [T, Fs]
+  // Of recurrences: V and K channels of values and keys, h numbers of heads.
+  kRecurrentIn,         // [T, 2V + 2K + h]
+  kRecurrentConvolved,  // [T, V + 2K]
+  kRecurrentOut,        // [T, V]
+  kRecurrentGated,      // [T, V]
+  kAttentionGate,       // [T, Q]
+  kGatedAttention,      // [T, Q]
   // Their gradients.
-  kDX,                 // [T, C]
-  kDActivation,        // [T, F]
-  kDGateUp,            // [T, 2F]; [T, F] without gate
-  kDNorm2,             // [T, C]
-  kDXMid,              // [T, C]
-  kDAttention,         // [T, Q]
-  kDQkv,               // [T, Q + 2K]
-  kDNorm1,             // [T, C]
-  kDLogits,            // [T, V]
-  kDLogitsFloat,       // fp32 [T, V]
-  kDGathered,          // [T, C] of the unit's output, of all tensor ranks' tokens
-  kDGatheredMid,       // [T, C] of the attention's
-  kDNormSum,           // [T', C] of a norm's output, the tensor ranks' added up
-  kNormGradients,      // of the unit's norms, from the own tokens or heads alone
-  kKeyValueGradients,  // of the weights of key/value heads that tensor ranks share, of all heads
-  kDLatent,            // [T, L], of either latent vector
-  kDExpertOut,         // [R, C]
-  kDRows,              // [R, C]
-  kDExpertActivation,  // [R, Fe]
-  kDExpertUp,          // as kExpertUp
-  kDSharedActivation,  // [T, Fs]
-  kDSharedUp,          // as kSharedUp
+  kDX,                   // [T, C]
+  kDActivation,          // [T, F]
+  kDGateUp,              // [T, 2F]; [T, F] without gate
+  kDNorm2,               // [T, C]
+  kDXMid,                // [T, C]
+  kDAttention,           // [T, Q]
+  kDQkv,                 // [T, Q + 2K]
+  kDNorm1,               // [T, C]
+  kDLogits,              // [T, V]
+  kDLogitsFloat,         // fp32 [T, V]
+  kDGathered,            // [T, C] of the unit's output, of all tensor ranks' tokens
+  kDGatheredMid,         // [T, C] of the attention's
+  kDNormSum,             // [T', C] of a norm's output, the tensor ranks' added up
+  kNormGradients,        // of the unit's norms, from the own tokens or heads alone
+  kKeyValueGradients,    // of the weights of key/value heads that tensor ranks share, of all heads
+  kDLatent,              // [T, L], of either latent vector
+  kDExpertOut,           // [R, C]
+  kDRows,                // [R, C]
+  kDExpertActivation,    // [R, Fe]
+  kDExpertUp,            // as kExpertUp
+  kDSharedActivation,    // [T, Fs]
+  kDSharedUp,            // as kSharedUp
+  kDRecurrentIn,         // [T, 2V + 2K + h]
+  kDRecurrentConvolved,  // [T, V + 2K]
+  kDRecurrentOut,        // [T, V]
+  kDRecurrentGated,      // [T, V]
   // Gradients of the unit's weights, numbered as backward makes them.
   kWeightGradient0,
   kWeightGradientLast = kWeightGradient0 + 23,
@@ -218,23 +229,28 @@ enum class Weight : std::uint8_t {
   kHead,       // [V, C]; the embedding's where they are tied
   // Of models that are planned only, and of layouts of the model (sim/core/local_shape.h): E
   // experts of a layer, Fe channels of one, Fs of the shared ones together, R a latent vector's.
-  kPositions,         // [positions, C]
-  kSinks,             // [heads]
-  kQueryDown,         // [R, C] latent attention ...
-  kQueryUp,           // [Q, R]
-  kKeyValueDown,      // [R + rotated part of a key, C]
-  kAttentionCast,     // [T, Q] in the fewer bits that the output projection reads
-  kKeyValueUp,        // [heads * (rest of a key + value), R]
-  kLatentNorm,        // [R]
-  kRouter,            // [E, C]
-  kExpertGate,        // E of [Fe, C]
-  kExpertUp,          // E of [Fe, C]
-  kExpertDown,        // E of [C, Fe]
-  kSharedGate,        // [Fs, C]
-  kSharedUp,          // [Fs, C]
-  kSharedDown,        // [C, Fs]
-  kSharedExpertsGate  // [1, C] how much the shared experts weigh
+  kPositions,          // [positions, C]
+  kSinks,              // [heads]
+  kQueryDown,          // [R, C] latent attention ...
+  kQueryUp,            // [Q, R]
+  kKeyValueDown,       // [R + rotated part of a key, C]
+  kAttentionCast,      // [T, Q] in the fewer bits that the output projection reads
+  kKeyValueUp,         // [heads * (rest of a key + value), R]
+  kLatentNorm,         // [R]
+  kRouter,             // [E, C]
+  kExpertGate,         // E of [Fe, C]
+  kExpertUp,           // E of [Fe, C]
+  kExpertDown,         // E of [C, Fe]
+  kSharedGate,         // [Fs, C]
+  kSharedUp,           // [Fs, C]
+  kSharedDown,         // [C, Fs]
+  kSharedExpertsGate,  // [1, C] how much the shared experts weigh
+  kRecurrentIn,        // [2V + 2K + h, C]
+  kConvolution,        // [V + 2K, taps]
+  kRecurrentHeads,     // a few numbers a head
+  kRecurrentNorm,
+  kRecurrentOut  // [C, V]
 };
-inline constexpr int kWeightKinds = static_cast<int>(Weight::kSharedExpertsGate) + 1;
+inline constexpr int kWeightKinds = static_cast<int>(Weight::kRecurrentOut) + 1;
 
 }  // namespace shardwright

@@ -153,6 +153,7 @@ void add_persistent(const Schedule& chunk, Schedule& stage) {
   sizes.head += more.head;
   sizes.norms += more.norms;
   sizes.moe_layers += more.moe_layers;
+  sizes.mixed_layers += more.mixed_layers;
   sizes.predictions += more.predictions;
   sizes.prediction_experts += more.prediction_experts;
   sizes.layer = more.layer;

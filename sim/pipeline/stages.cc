@@ -191,10 +191,20 @@ std::vector<ChunkContent> usual_parts(const Model& model, std::size_t parts, con
 
 }  // namespace
 
+void count_kinds(const Model& model, ChunkContent& chunk) {
+  chunk.expert_layers = 0;
+  chunk.kinds = 0;
+  for (std::int64_t i = 0; i < chunk.layers; ++i) {
+    chunk.expert_layers += model.has_experts(chunk.first_layer + i) ? 1 : 0;
+    if (!model.kinds.empty())
+      chunk.kinds = chunk.kinds * 1099511628211U + model.kind(chunk.first_layer + i).index() + 1;
+  }
+}
+
 ChunkContent whole_model(const Model& model) {
   ChunkContent content;
   content.layers = model.layers;
-  content.expert_layers = model.expert_layers();
+  count_kinds(model, content);
   content.extra_predictions = model.mtp_layers;
   content.embedding = content.head = true;
   return content;
@@ -234,9 +244,7 @@ std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,
                                          : from_layout(model, plan, parts);
   if (plan.parallel.pp_layout.empty()) chunks.back().extra_predictions = model.mtp_layers;
   for (ChunkContent& chunk : chunks) {
-    for (std::int64_t i = 0; i < chunk.layers; ++i) {
-      chunk.expert_layers += model.has_experts(chunk.first_layer + i) ? 1 : 0;
-    }
+    count_kinds(model, chunk);
     // Megatron counts checkpointed layers of each stage, so every chunk has its share.
     if (plan.recompute != Recompute::kNone) {
       chunk.recomputed = (plan.ckpt_layers * chunk.layers + model.layers - 1) / model.layers;

@@ -28,6 +28,7 @@ struct ChunkContent {
   std::int64_t layers = 0;
   std::int64_t recomputed = 0;     // of them
   std::int64_t expert_layers = 0;  // of the layers
+  std::uint64_t kinds = 0;  // of the layers in their order, where they have kinds: as a number
   std::int64_t extra_predictions = 0;
   bool embedding = false, head = false;
   bool operator==(const ChunkContent&) const = default;
@@ -35,6 +36,9 @@ struct ChunkContent {
 
 /// They differ in nothing but where they lie in the model.
 bool alike(ChunkContent chunk, const ChunkContent& other);
+
+/// Fills what follows from the chunk's layers.
+void count_kinds(const Model& model, ChunkContent& chunk);
 
 /// One chunk of everything.
 ChunkContent whole_model(const Model& model);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/pipeline/unit_bounds.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "sim/core/strategy.h"
@@ -8,19 +9,28 @@
 namespace shardwright::sim {
 namespace {
 
-/// A chunk with a layer of each kind that the model has, between embedding and head.
+/// The first of the shortest chunks with a layer of each kind that the model has, between embedding
+/// and head.
 ChunkContent every_kind(const Model& model) {
+  std::vector<LayerKind> all;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (std::find(all.begin(), all.end(), model.kind(layer)) == all.end())
+      all.push_back(model.kind(layer));
+  }
   ChunkContent content;
   content.embedding = content.head = true;
-  content.layers = 1;
-  for (std::int64_t layer = 0; layer + 1 < model.layers; ++layer) {
-    if (model.has_experts(layer) == model.has_experts(layer + 1)) continue;
-    content.first_layer = layer;
-    content.layers = 2;
-    break;
+  content.layers = model.layers;
+  for (std::int64_t first = 0; first < model.layers; ++first) {
+    std::vector<LayerKind> missing = all;
+    std::int64_t layers = 0;
+    while (!missing.empty() && first + layers < model.layers)
+      std::erase(missing, model.kind(first + layers++));
+    if (!missing.empty()) break;
+    if (layers >= content.layers) continue;
+    content.first_layer = first;
+    content.layers = layers;
   }
-  for (std::int64_t i = 0; i < content.layers; ++i)
-    content.expert_layers += model.has_experts(content.first_layer + i) ? 1 : 0;
+  count_kinds(model, content);
   return content;
 }
 
@@ -105,6 +115,8 @@ void UnitBounds::add(const Plan& plan, const Layout& layout, const LayerPrograms
   std::vector<std::size_t> steady = {static_cast<std::size_t>(ChunkSection::kForward),
                                      static_cast<std::size_t>(ChunkSection::kBackward)};
   if (plan.parallel.pp == 1) steady = {1};  // the first micro-batch adds nothing up
+  // Of a kind that the chunk has twice, one layer stands for both.
+  std::array<std::int32_t, kLayerKinds> stands{};
   for (const std::size_t at : steady) {
     const Section& section = written[at];
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
@@ -113,8 +125,10 @@ void UnitBounds::add(const Plan& plan, const Layout& layout, const LayerPrograms
       if (phase != Phase::kForward && phase != Phase::kBackward) continue;
       const std::int32_t unit = schedule_.blocks[b].first_unit;
       const bool is_layer = unit >= 1 && unit <= content.layers;
-      const bool experts = is_layer && model_.has_experts(content.first_layer + unit - 1);
-      Chunk& of = is_layer                        ? units.layer[experts][content.recomputed > 0]
+      const std::size_t kind = is_layer ? model_.kind(content.first_layer + unit - 1).index() : 0;
+      if (is_layer && stands[kind] == 0) stands[kind] = unit;
+      if (is_layer && stands[kind] != unit) continue;
+      Chunk& of = is_layer                        ? units.layer[kind][content.recomputed > 0]
                   : unit == 0                     ? units.embedding
                   : content.extra_predictions > 0 ? units.ending
                                                   : units.head;
@@ -169,8 +183,8 @@ UnitBounds::Units UnitBounds::units(const Plan& plan) {
   if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) return units;
   const auto [again, is_again_new] = recomputed_.try_emplace(key_of(plan));
   if (is_again_new) time_recomputed(plan, layout, again->second);
-  for (const bool experts : {false, true})
-    units.layer[experts][true] = again->second.layer[experts][true];
+  for (std::size_t kind = 0; kind < kLayerKinds; ++kind)
+    units.layer[kind][true] = again->second.layer[kind][true];
   return units;
 }
 
@@ -185,7 +199,7 @@ UnitBounds::Chunk UnitBounds::of(const Plan& plan, const Units& known,
   add(known.embedding, content.embedding ? 1 : 0);
   for (std::int64_t i = 0; i < content.layers; ++i) {
     const bool again = whole ? plan.checkpointed(i) : i < content.recomputed;
-    add(known.layer[model_.has_experts(content.first_layer + i)][again], 1);
+    add(known.layer[model_.kind(content.first_layer + i).index()][again], 1);
   }
   const bool whole_ending = content.head && content.extra_predictions > 0 &&
                             content.extra_predictions == model_.mtp_layers;
@@ -194,7 +208,7 @@ UnitBounds::Chunk UnitBounds::of(const Plan& plan, const Units& known,
   if (content.head) sum.head_delayed_ns = head.backward.delayed_ns;
   // A module of multi-token prediction holds a layer like the last one.
   if (!whole_ending)
-    add(known.layer[model_.has_experts(model_.layers - 1)][false], content.extra_predictions);
+    add(known.layer[model_.kind(model_.layers - 1).index()][false], content.extra_predictions);
   return sum;
 }
 

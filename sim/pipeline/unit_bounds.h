@@ -47,8 +47,8 @@ class UnitBounds {
   };
   struct Units {
     Chunk embedding, head;
-    Chunk ending;       // the head with all modules of multi-token prediction
-    Chunk layer[2][2];  // by experts and recomputation
+    Chunk ending;                 // the head with all modules of multi-token prediction
+    Chunk layer[kLayerKinds][2];  // by LayerKind::index and recomputation
   };
   Units units(const Plan& plan);
   /// Of a chunk of such units.

@@ -19,38 +19,52 @@ double query_and_key(const ProgramWriter& w) {
   return w.elements(w.shape().q_dim() + w.shape().kv_dim());
 }
 
+/// With those of the gate beside them.
+std::int64_t query_rows(const ProgramWriter& w) {
+  return (w.model().attention_gate ? 2 : 1) * w.shape().q_dim();
+}
+
 std::vector<Product> qkv_products(const ProgramWriter& w) {
   const RankShape& s = w.shape();
   const bool bias = w.model().qkv_bias;
   const Operand in = w.gathered_norm(false);
   if (w.fused_qkv()) {
-    return {{OpKind::kQkvProjection, Weight::kQkv, s.q_dim() + 2 * s.kv_dim(), s.hidden, in, kQkv,
-             kDQkv, kDNorm1, bias}};
+    return {{OpKind::kQkvProjection, Weight::kQkv, query_rows(w) + 2 * s.kv_dim(), s.hidden, in,
+             kQkv, kDQkv, kDNorm1, bias}};
   }
   const bool changed_later = w.has_rope() || w.has_qk_norm();
   const auto product = [&](OpKind kind, Weight weight, std::int64_t n, Tensor out) {
     return Product{kind, weight, n, s.hidden, in, out, kDQkv, kDNorm1, bias};
   };
-  return {product(OpKind::kQProjection, Weight::kQuery, s.q_dim(), changed_later ? kQRaw : kQ),
+  return {product(OpKind::kQProjection, Weight::kQuery, query_rows(w), changed_later ? kQRaw : kQ),
           product(OpKind::kKProjection, Weight::kKey, s.kv_dim(), changed_later ? kKRaw : kK),
           product(OpKind::kVProjection, Weight::kValue, s.kv_dim(), kV)};
 }
 
 Product output_product(const ProgramWriter& w) {
   const Model& m = w.model();
-  const bool apart = w.adds_residual() || w.has_post_norms();
-  const Operand d_out = w.has_post_norms()    ? Operand(kDNorm1)
-                        : m.parallel_residual ? of_next_unit(kDX)
-                                              : Operand(kDXMid);
+  const Operand plain = m.attention_gate ? kGatedAttention : kAttentionOut;
   return {OpKind::kOutputProjection,
           Weight::kOutput,
           m.hidden,
           w.shape().attention_out_dim(),
-          w.narrows_inputs() ? kAttentionCast : kAttentionOut,
-          apart ? kProjected : kXMid,
-          d_out,
+          w.narrows_inputs() ? Operand(kAttentionCast) : plain,
+          w.adds_residual() || w.has_post_norms() ? kProjected : kXMid,
+          first_half_gradient(w),
           kDAttention,
           m.attention_out_bias};
+}
+
+/// What attention puts out times the sigmoid of its gate (Qwen3-Next): two matrices read, one
+/// written; backward reads the gradient beside them and writes two.
+Op gate(const ProgramWriter& w, bool backward) {
+  const double matrices = backward ? 5 : 3;
+  Op op = ProgramWriter::memory(
+      OpKind::kGate, matrices * f(w.width()) * w.elements(w.shape().q_dim()), 1, 1.0,
+      {kAttentionOut, kAttentionGate, backward ? Operand(kDAttention) : Operand()},
+      {backward ? Operand() : Operand(kGatedAttention)});
+  if (backward) op.phase = Phase::kBackward;
+  return op;
 }
 
 Op qk_norm_forward(const ProgramWriter& w) {
@@ -97,7 +111,13 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
   if (w.is_latent()) {
     latent_forward(w, list);
   } else {
+    const std::size_t first = list.size();
     w.column_forward(list, qkv_products(w), false, w.gathers());
+    for (std::size_t i = first; w.model().attention_gate && i < list.size(); ++i) {
+      const OpKind kind = list[i].kind;
+      if (kind == OpKind::kQkvProjection || kind == OpKind::kQProjection)
+        add_output(list[i], kAttentionGate);
+    }
   }
   if (w.has_qk_norm()) list.push_back(qk_norm_forward(w));
   if (w.has_rope()) list.push_back(rope_forward(w));
@@ -107,11 +127,22 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
                           {kKRepeated, kVRepeated}));
   }
   attention_core(w, list, false);
+  if (w.model().attention_gate) list.push_back(gate(w, false));
   // What the product's cast (low_precision.h) writes is kept beside the output.
   if (w.narrows_inputs())
     list.push_back(
         ProgramWriter::make(OpKind::kQuantize, Phase::kForward, {kAttentionOut}, {kAttentionCast}));
-  w.row_forward(list, output_product(w));
+  first_half_ends(w, list, output_product(w));
+}
+
+Operand first_half_gradient(const ProgramWriter& w) {
+  return w.has_post_norms()            ? Operand(kDNorm1)
+         : w.model().parallel_residual ? of_next_unit(kDX)
+                                       : Operand(kDXMid);
+}
+
+void first_half_ends(const ProgramWriter& w, Ops& list, const Product& product) {
+  w.row_forward(list, product);
   if (w.has_post_norms()) {
     list.push_back(w.post_norm(false, false));
   } else if (w.adds_residual()) {
@@ -123,9 +154,14 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
   }
 }
 
-void attention_backward(const ProgramWriter& w, Ops& list) {
+void first_half_begins_backward(const ProgramWriter& w, Ops& list, const Product& product) {
   if (w.has_post_norms()) list.push_back(w.post_norm(false, true));
-  w.row_backward(list, output_product(w), w.gathers());
+  w.row_backward(list, product, w.gathers());
+}
+
+void attention_backward(const ProgramWriter& w, Ops& list) {
+  first_half_begins_backward(w, list, output_product(w));
+  if (w.model().attention_gate) list.push_back(gate(w, true));
   attention_core(w, list, true);
   if (w.repeats_heads()) {
     list.push_back(repeat(w, OpKind::kAccumulate, {kDQkv}, {}));

@@ -223,7 +223,8 @@ UnitProgram ProgramWriter::head() const {
     whole_loss(*this, unit);
   }
   unit.backward.push_back(norm_backward(false, Weight::kFinalNorm, norm_gradient(false)));
-  sum_norm_gradients(unit.backward, ModelUnit::kHead);
+  if (sums_norm_gradients())
+    sum_norm_gradients(unit.backward, weights_of(model_, ModelUnit::kHead));
   if (plan_.numerics.lora > 0) freeze(unit.backward);
   number_weight_gradients(unit);
   return unit;

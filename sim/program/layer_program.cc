@@ -50,6 +50,26 @@ void cast_with_what_reads(Ops& list) {
   }
 }
 
+void rename(Ops& list, Operand from, Operand to) {
+  for (Op& op : list) {
+    std::replace(std::begin(op.in), std::end(op.in), from, to);
+    std::replace(std::begin(op.out), std::end(op.out), from, to);
+  }
+}
+
+/// Between its halves a layer has a residual stream of its own; one that lacks a half hands on what
+/// the other one makes, or takes what enters.
+void join_halves(LayerKind kind, UnitProgram& unit) {
+  if (kind.channels == Channels::kNone) {
+    rename(unit.forward, Tensor::kXMid, of_next_unit(Tensor::kX));
+    rename(unit.backward, Tensor::kDXMid, of_next_unit(Tensor::kDX));
+  } else if (kind.mixer == Mixer::kNone) {
+    rename(unit.forward, Tensor::kXMid, Tensor::kX);
+    rename(unit.backward, Tensor::kXMid, Tensor::kX);
+    rename(unit.backward, Tensor::kDXMid, Tensor::kDX);
+  }
+}
+
 void in_phase(Ops& list, Phase phase) {
   for (Op& op : list) {
     if (op.phase != Phase::kLoss) op.phase = phase;
@@ -58,29 +78,32 @@ void in_phase(Ops& list, Phase phase) {
 
 }  // namespace
 
-UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
+UnitProgram ProgramWriter::layer(bool recomputed, LayerKind kind) const {
   UnitProgram unit;
   unit.tensors = tensors_;
   constexpr std::size_t kMostOps = 64;  // of nearly all layers
   unit.forward.reserve(kMostOps);
   unit.backward.reserve(kMostOps);
-  attention_forward(*this, unit.forward);
+  if (kind.mixer == Mixer::kAttention) attention_forward(*this, unit.forward);
+  if (kind.mixer == Mixer::kRecurrence) recurrence_forward(*this, unit.forward);
   for (Op& op : unit.forward) op.in_attention = true;
-  if (experts) {
+  if (kind.channels == Channels::kExperts) {
     expert_forward(*this, unit.forward);
     expert_backward(*this, unit.backward);
     // The router's and the experts' gradients of a norm's output are of the rank's own tokens.
     unit.tensors[Tensor::kDNorm2] = tensors_[Tensor::kDX];
-  } else {
+  } else if (kind.channels == Channels::kMlp) {
     mlp_forward(*this, unit.forward);
     mlp_backward(*this, unit.backward);
   }
   const auto other_half = static_cast<std::ptrdiff_t>(unit.backward.size());
-  attention_backward(*this, unit.backward);
+  if (kind.mixer == Mixer::kAttention) attention_backward(*this, unit.backward);
+  if (kind.mixer == Mixer::kRecurrence) recurrence_backward(*this, unit.backward);
   std::for_each(unit.backward.begin() + other_half, unit.backward.end(),
                 [](Op& op) { op.in_attention = true; });
-  sum_key_value_gradients(unit.backward);
-  sum_norm_gradients(unit.backward, ModelUnit::kDenseLayer);
+  join_halves(kind, unit);
+  if (kind.mixer == Mixer::kAttention) sum_key_value_gradients(unit.backward);
+  if (sums_norm_gradients()) sum_norm_gradients(unit.backward, weights_of(model_, kind));
   if (existing(Tensor::kLayerSaved)) {
     add_output(unit.forward.front(), Tensor::kLayerSaved);
     add_input(unit.backward.front(), Tensor::kLayerSaved);
@@ -164,13 +187,11 @@ class LayerPrograms::Writer {
     Plain plain;
     plain.tensors = units_.tensors();
     plain.embedding = passes(units_.embedding());
-    for (const bool experts : {false, true}) {
-      if (!experts || model_.is_moe()) plain.layer[experts] = layer(false, experts);
-    }
+    for (const LayerKind kind : kinds_of(model_)) plain.layer[kind.index()] = layer(false, kind);
     write_heads(plain);
     return plain;
   }
-  Passes layer(bool recomputed, bool experts) { return passes(units_.layer(recomputed, experts)); }
+  Passes layer(bool recomputed, LayerKind kind) { return passes(units_.layer(recomputed, kind)); }
 
  private:
   Passes passes(const UnitProgram& unit) {
@@ -189,7 +210,7 @@ class LayerPrograms::Writer {
     const std::array<const UnitProgram*, 3> module = {&projection, &layer, &head};
     if (model_.mtp_layers > 0) {
       projection = units_.prediction_projection();
-      layer = units_.layer(false, model_.is_moe());
+      layer = units_.layer(false, model_.kind(model_.layers - 1));
     }
     const auto written = [&](std::int64_t predictions, bool with_head) {
       Passes passes;
@@ -275,11 +296,11 @@ void LayerPrograms::add_recomputed(const LayerPrograms* alone, const Model& mode
   recomputes_ = plan.recompute != Recompute::kNone;
   if (recomputes_) {
     Writer writer(model, plan, stack, gpu, use);
-    for (const bool experts : {false, true}) {
-      if (!experts || model.is_moe()) recomputed_[experts] = writer.layer(true, experts);
-    }
+    for (const LayerKind kind : kinds_of(model))
+      recomputed_[kind.index()] = writer.layer(true, kind);
     // Of other layers backward keeps keys and values anyway.
-    if (stack.keeps_key_values) keep_after(recomputed_[false].forward, Tensor::kKeyValueCache);
+    if (stack.keeps_key_values && model.is_plain())
+      keep_after(recomputed_[LayerKind{}.index()].forward, Tensor::kKeyValueCache);
   }
   if (!plan.parallel.ep_overlap.value_or(false) || use != ProgramUse::kOperations) return;
   Plan waits = plan;

@@ -46,11 +46,11 @@ class LayerPrograms {
 
   const UnitPass& embedding_forward() const { return plain_->embedding.forward; }
   const UnitPass& embedding_backward() const { return plain_->embedding.backward; }
-  const UnitPass& layer_forward(bool checkpointed, bool experts = false) const {
-    return layer(checkpointed, experts).forward;
+  const UnitPass& layer_forward(bool checkpointed, LayerKind kind = {}) const {
+    return layer(checkpointed, kind).forward;
   }
-  const UnitPass& layer_backward(bool checkpointed, bool experts = false) const {
-    return layer(checkpointed, experts).backward;
+  const UnitPass& layer_backward(bool checkpointed, LayerKind kind = {}) const {
+    return layer(checkpointed, kind).backward;
   }
   /// The same where no other micro-batch hides what travels; itself where none ever does.
   const LayerPrograms& alone() const { return alone_ ? *alone_ : *this; }
@@ -85,12 +85,12 @@ class LayerPrograms {
   struct Plain {
     ProgramTensors tensors;
     Passes embedding;
-    Passes layer[2];                        // by experts
+    Passes layer[kLayerKinds];              // by LayerKind::index
     std::vector<Passes> head, predictions;  // by modules of multi-token prediction
   };
   class Writer;
-  const Passes& layer(bool checkpointed, bool experts) const {
-    return checkpointed && recomputes_ ? recomputed_[experts] : plain_->layer[experts];
+  const Passes& layer(bool checkpointed, LayerKind kind) const {
+    return checkpointed && recomputes_ ? recomputed_[kind.index()] : plain_->layer[kind.index()];
   }
   LayerPrograms() = default;
   void add_recomputed(const LayerPrograms* alone, const Model& model, const Plan& plan,
@@ -100,7 +100,7 @@ class LayerPrograms {
   }
   std::shared_ptr<const Plain> plain_;
   bool recomputes_ = false;
-  Passes recomputed_[2];  // by experts
+  Passes recomputed_[kLayerKinds];
   std::unique_ptr<LayerPrograms> alone_;
 };
 

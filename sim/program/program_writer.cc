@@ -438,13 +438,16 @@ void ProgramWriter::number_weight_gradients(UnitProgram& unit) const {
   }
 }
 
-void ProgramWriter::sum_norm_gradients(Ops& list, ModelUnit unit) const {
-  if (stack_.memory != MemoryManager::kStatic || shape_.tp == 1) return;
+bool ProgramWriter::sums_norm_gradients() const {
+  return stack_.memory == MemoryManager::kStatic && shape_.tp > 1;
+}
+
+void ProgramWriter::sum_norm_gradients(Ops& list, const std::vector<WeightShape>& weights) const {
   const auto is_partial = [&](Weight weight) {
     return shape_.sequence_parallel || weight == Weight::kQkNorm;
   };
   std::int64_t elements = 0;
-  for (const WeightShape& weight : weights_of(model_, unit)) {
+  for (const WeightShape& weight : weights) {
     if (weight.is_norm && is_partial(weight.weight)) elements += weight.elements();
   }
   if (elements == 0) return;

@@ -171,7 +171,8 @@ class ProgramWriter {
   /// The unit's norms have made gradients from a part of the tokens or heads, which the tensor
   /// ranks add up. Frameworks do so once a step; here every micro-batch's is whole, so that sums
   /// over micro-batches and ranks come in the order of one rank's.
-  void sum_norm_gradients(Ops& list, ModelUnit unit) const;
+  void sum_norm_gradients(Ops& list, const std::vector<WeightShape>& weights) const;
+  bool sums_norm_gradients() const;
   /// Of the weights of key and value heads that several tensor ranks hold: each has what its own
   /// query heads make of them.
   void sum_key_value_gradients(Ops& list) const;
@@ -180,8 +181,7 @@ class ProgramWriter {
 
   // Units.
   UnitProgram embedding() const;
-  /// `experts` in place of the MLP.
-  UnitProgram layer(bool recomputed, bool experts = false) const;
+  UnitProgram layer(bool recomputed, LayerKind kind = {}) const;
   UnitProgram head() const;
   /// Before the layer of a module of multi-token prediction: a product of the hidden state beside
   /// the next token's embedding.
@@ -190,6 +190,7 @@ class ProgramWriter {
  private:
   void size(Tensor tensor, double bytes, MemoryCategory category = MemoryCategory::kActivations);
   void size_layer();
+  void size_recurrence();
   void size_saved();
   void size_loss();
   void size_parallel();

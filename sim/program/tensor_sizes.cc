@@ -48,6 +48,13 @@ void ProgramWriter::size_layer() {
   }
   for (const Tensor of_head_width : {kAttentionOut, kDAttention})
     size(of_head_width, w * elements(shape_.attention_out_dim()));
+  if (model_.attention_gate) {
+    size(kAttentionGate, w * elements(shape_.q_dim()));
+    size(kGatedAttention, input * elements(shape_.q_dim()));
+    size(kDQkv, w * elements(2 * shape_.q_dim() + 2 * shape_.kv_dim()));
+    size(kQkv, w * elements(shape_.q_dim() + 2 * shape_.kv_dim()));
+  }
+  size_recurrence();
   size(kTokens, 8 * t);
   if (stack_.autocast) {
     constexpr double kFloat = 4;
@@ -59,6 +66,17 @@ void ProgramWriter::size_layer() {
   const double scores = elements(shape_.heads) * f(plan_.seq_len);
   size(kProbabilities, (stack_.parallel.score_bytes + w - 2) * scores);
   size(kAttentionStats, 4 * elements(shape_.heads));
+}
+
+void ProgramWriter::size_recurrence() {
+  const Recurrence& r = shape_.recurrence;
+  if (r.value_heads == 0) return;
+  const double w = f(width_);
+  for (const Tensor in : {kRecurrentIn, kDRecurrentIn}) size(in, w * elements(r.product_width()));
+  for (const Tensor convolved : {kRecurrentConvolved, kDRecurrentConvolved})
+    size(convolved, w * elements(r.convolved()));
+  for (const Tensor out : {kRecurrentOut, kRecurrentGated, kDRecurrentOut, kDRecurrentGated})
+    size(out, w * elements(r.value_width()));
 }
 
 /// What kernels of this stack keep for their own backward.

@@ -40,7 +40,9 @@ TensorSet kept_operators(const Model& model, const Plan& plan, const Ops& forwar
   for (const Op& op : forward) {
     const bool reduces = op.collective && op.collective.group == CommGroup::kTensor &&
                          op.collective.kind != Collective::kAllGather;
-    const bool second = op.work.kind == WorkKind::kGemm && ++products % 2 == 1;
+    // A recurrence's kernels are none of the operators that such policies know.
+    const bool multiplies = op.work.kind == WorkKind::kGemm && op.kind != OpKind::kScan;
+    const bool second = multiplies && ++products % 2 == 1;
     const Operand result = op.out[0] ? op.out[0] : op.in[0];
     if ((second || reduces) && result && result.offset == 0) kept.set(result.tensor);
   }

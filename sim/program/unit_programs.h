@@ -19,6 +19,16 @@ void mlp_backward(const ProgramWriter& w, Ops& list);
 void latent_forward(const ProgramWriter& w, Ops& list);
 void latent_backward(const ProgramWriter& w, Ops& list);
 
+/// A recurrence in place of the first half's attention.
+void recurrence_forward(const ProgramWriter& w, Ops& list);
+void recurrence_backward(const ProgramWriter& w, Ops& list);
+
+/// The end of the first half: `product` and the residual, and what backward begins with.
+void first_half_ends(const ProgramWriter& w, Ops& list, const Product& product);
+void first_half_begins_backward(const ProgramWriter& w, Ops& list, const Product& product);
+/// Of a product in the first half: the gradient of its output.
+Operand first_half_gradient(const ProgramWriter& w);
+
 /// Attention itself, over the sequence that context parallel ranks share.
 void attention_core(const ProgramWriter& w, Ops& list, bool backward);
 

@@ -36,10 +36,11 @@ bool pass_communicates(const UnitPass& pass) {
 }
 
 /// What a rank of the mesh holds of a unit, as a strategy lays it out over `ranks`.
-std::int64_t unit_elements(const Model& model, ModelUnit unit, const Parallelism& parallel,
-                           const UnitLayout& layout, std::int64_t ranks) {
+std::int64_t unit_elements(const Model& model, const std::vector<WeightShape>& weights,
+                           bool is_layer, const Parallelism& parallel, const UnitLayout& layout,
+                           std::int64_t ranks) {
   std::int64_t elements = 0, rest = 0;
-  for (const WeightShape& weight : weights_of(model, unit)) {
+  for (const WeightShape& weight : weights) {
     if (weight.is_norm && layout.separates_norms) continue;
     const WeightSlices slices = slices_of(model, weight, parallel);
     const std::int64_t held = slices.elements(weight);
@@ -54,7 +55,6 @@ std::int64_t unit_elements(const Model& model, ModelUnit unit, const Parallelism
     elements += round_up(held / columns, ranks) * columns;
   }
   // Norms and biases of a layer are padded together.
-  const bool is_layer = unit == ModelUnit::kDenseLayer || unit == ModelUnit::kMoeLayer;
   return elements + (layout.pads_rows && is_layer ? round_up(rest, ranks) : rest);
 }
 
@@ -94,14 +94,17 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   const std::int64_t n = schedule_.shard_ranks();
   const auto pad = [n](std::int64_t elements) { return elements == 0 ? 0 : round_up(elements, n); };
   const auto elements = [&](ModelUnit unit) {
-    return unit_elements(model_, unit, plan_.parallel, layout, n);
+    return unit_elements(model_, weights_of(model_, unit), false, plan_.parallel, layout, n);
+  };
+  const auto layer_elements = [&](LayerKind kind) {
+    return pad(unit_elements(model_, weights_of(model_, kind), true, plan_.parallel, layout, n));
   };
   const std::int64_t embedding = elements(ModelUnit::kEmbedding);
   const std::int64_t head = elements(ModelUnit::kHead);
   UnitSizes& sizes = schedule_.unit_sizes;
   sizes = {};
   sizes.in_parts = pipelined();
-  sizes.layer = pad(elements(ModelUnit::kDenseLayer));
+  sizes.layer = layer_elements({});
   const bool together = content_.embedding && content_.head;
   const bool own_head = !together || (layout.wraps_embedding_and_head && !model_.tied_head);
   // A tied head without the embedding beside it has a copy of its table.
@@ -111,7 +114,7 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   if (content_.head) sizes.head = own_head ? pad(head + table) : 0;
   if (model_.is_moe()) {
     sizes.moe_layers = content_.expert_layers;
-    sizes.moe_layer = pad(elements(ModelUnit::kMoeLayer));
+    sizes.moe_layer = layer_elements({Mixer::kAttention, Channels::kExperts});
     sizes.experts =
         round_up(elements(ModelUnit::kExperts), schedule_.group(CommGroup::kExpertData).size);
   }
@@ -122,15 +125,30 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   Elements& of_head = elements_[static_cast<std::size_t>(UnitKind::kHead)];
   elements_ = {};
   elements_[static_cast<std::size_t>(UnitKind::kEmbedding)].dense = sizes.embedding;
-  elements_[static_cast<std::size_t>(UnitKind::kLayer)].dense = sizes.layer;
   of_head.dense = sizes.head;
-  elements_[static_cast<std::size_t>(UnitKind::kMoeLayer)] = {sizes.moe_layer, sizes.experts};
+  const auto of_kind = [&](LayerKind kind) -> Elements& {
+    return elements_[static_cast<std::size_t>(unit_kind(kind))];
+  };
+  of_kind({}).dense = sizes.layer;
+  of_kind({Mixer::kAttention, Channels::kExperts}) = {sizes.moe_layer, sizes.experts};
+  if (!model_.kinds.empty()) {
+    sizes.layer = sizes.moe_layer = 0;
+    for (const LayerKind kind : kinds_of(model_)) {
+      const bool experts = kind.channels == Channels::kExperts;
+      of_kind(kind) = {layer_elements(kind), experts ? sizes.experts : 0};
+      std::int64_t& largest = experts ? sizes.moe_layer : sizes.layer;
+      largest = std::max(largest, of_kind(kind).dense);
+    }
+    for (std::int64_t i = 0; i < content_.layers; ++i)
+      sizes.mixed_layers += of_kind(model_.kind(content_.first_layer + i)).dense;
+  }
   const std::int64_t predictions = content_.extra_predictions;
   if (predictions > 0) {
     // Modules of multi-token prediction: a projection and a layer like the last one, each.
     const ModelUnits units(model_, plan_.parallel);
-    const Elements layer =
-        model_.is_moe() ? Elements{sizes.moe_layer, sizes.experts} : Elements{sizes.layer, 0};
+    const Elements layer = of_kind(model_.kinds.empty() && model_.is_moe()
+                                       ? LayerKind{Mixer::kAttention, Channels::kExperts}
+                                       : model_.kind(model_.layers - 1));
     sizes.predictions = predictions * (layer.dense + pad(units.prediction_projection()));
     sizes.prediction_experts = predictions * layer.experts;
     Elements& of_predictions =
@@ -169,8 +187,7 @@ std::uint8_t StepWriter::event(const char* name) {
 UnitKind StepWriter::kind_at(std::int32_t unit) const {
   if (unit == 0) return content_.embedding ? UnitKind::kEmbedding : UnitKind::kOutside;
   if (unit >= 1 && unit <= content_.layers) {
-    const bool experts = model_.has_experts(content_.first_layer + unit - 1);
-    return experts ? UnitKind::kMoeLayer : UnitKind::kLayer;
+    return unit_kind(model_.kind(content_.first_layer + unit - 1));
   }
   if (unit != schedule_.head_unit()) return UnitKind::kOutside;
   if (content_.head) return UnitKind::kHead;
@@ -530,7 +547,8 @@ const UnitPass& StepWriter::forward_pass() const {
     case UnitKind::kPrediction:
       return programs.predictions_forward(content_.extra_predictions);
     default:
-      return programs.layer_forward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
+      return programs.layer_forward(checkpointed(unit_),
+                                    model_.kind(content_.first_layer + unit_ - 1));
   }
 }
 
@@ -553,7 +571,8 @@ const UnitPass& StepWriter::backward_pass() const {
     case UnitKind::kPrediction:
       return programs.predictions_backward(content_.extra_predictions);
     default:
-      return programs.layer_backward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
+      return programs.layer_backward(checkpointed(unit_),
+                                     model_.kind(content_.first_layer + unit_ - 1));
   }
 }
 

@@ -20,10 +20,14 @@
 namespace shardwright::sim {
 
 /// kPrediction: modules of multi-token prediction in a chunk without the head, which else has them.
-enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kLayer, kHead, kMoeLayer, kPrediction };
-inline constexpr std::size_t kUnitKinds = 6;
+/// From kLayer on: layers, by LayerKind::index.
+enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kHead, kPrediction, kLayer };
+inline constexpr std::size_t kUnitKinds = static_cast<std::size_t>(UnitKind::kLayer) + kLayerKinds;
 constexpr bool is_layer(UnitKind kind) {
-  return kind == UnitKind::kLayer || kind == UnitKind::kMoeLayer;
+  return kind >= UnitKind::kLayer;
+}
+inline UnitKind unit_kind(LayerKind kind) {
+  return static_cast<UnitKind>(static_cast<std::size_t>(UnitKind::kLayer) + kind.index());
 }
 
 /// How a strategy lays out parameters in units.

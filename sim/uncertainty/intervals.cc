@@ -100,6 +100,11 @@ double published_half_width(Prediction& prediction, const Model& model,
                     "measurable of other models",
                     model.name, fmt::join(profile.anchored_models, ", ")));
   }
+  if (model.recurrence.value_heads > 0) {
+    prediction.extrapolated.push_back(fmt::format(
+        "layers with {}: no published run",
+        model.recurrence.kind == RecurrenceKind::kMamba2 ? "Mamba-2" : "gated delta nets"));
+  }
   time.added_half_widths = {};
   if (!profiles::novelty_widths().known() || (!known.known() && !model_parallel)) return 0;
   prediction.memory.of_stranger = known.known() && !has_seen_source(known, source) &&

@@ -40,7 +40,8 @@ class ExpertPrograms : public ::testing::Test {
     return load_model(profiles::data_dir() / "models", name);
   }
   UnitProgram layer(const Model& m) const {
-    return ProgramWriter(m, plan_, profile_.stack).layer(false, true);
+    return ProgramWriter(m, plan_, profile_.stack)
+        .layer(false, {Mixer::kAttention, Channels::kExperts});
   }
   TimedList time(const Ops& ops) { return timed_list(profile_, plan_, ops); }
   double step_s(const Model& m) { return predict(m, profile_, plan_).time.iteration_s; }

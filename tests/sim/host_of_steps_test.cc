@@ -29,7 +29,7 @@ class HostOfSteps : public ::testing::Test {
     return load_model(profiles::data_dir() / "models", name);
   }
   Ops forward(const Model& m) const {
-    return ProgramWriter(m, plan_, profile_.stack).layer(false, m.is_moe()).forward;
+    return ProgramWriter(m, plan_, profile_.stack).layer(false, m.kind(m.layers - 1)).forward;
   }
   double issued_s(const Ops& ops, CudaGraphs graphs = CudaGraphs::kNone) const {
     return timed_list(profile_, plan_, ops, graphs).host_s;
@@ -44,7 +44,7 @@ class HostOfSteps : public ::testing::Test {
 TEST_F(HostOfSteps, EachModuleOfALayerCostsItsPython) {
   const Model dense = model("llama-3-8b");
   const Ops layer = forward(dense);
-  const Ops backward = ProgramWriter(dense, plan_, profile_.stack).layer(false, false).backward;
+  const Ops backward = ProgramWriter(dense, plan_, profile_.stack).layer(false).backward;
   const double before = issued_s(layer), before_backward = issued_s(backward);
   profile_.stack.parallel.module_forward_s += 1e-3;
   // QKV, RoPE, attention, its output, FC1, activation, FC2.

@@ -178,10 +178,11 @@ TEST(ListPass, EveryWaitFollowsItsRecordAndPassesBeginAndEndOnTheComputeStream) 
     plan.ckpt_layers = 1;
     const Model model = experts ? moe : eight_layers();
     const LayerPrograms programs(model, plan, compiled().stack, compiled().cluster.gpu);
+    const LayerKind kind = {Mixer::kAttention, experts ? Channels::kExperts : Channels::kMlp};
     for (const UnitPass* pass :
          {&programs.embedding_forward(), &programs.embedding_backward(), &programs.head_forward(),
-          &programs.head_backward(), &programs.layer_forward(true, experts),
-          &programs.layer_backward(true, experts)}) {
+          &programs.head_backward(), &programs.layer_forward(true, kind),
+          &programs.layer_backward(true, kind)}) {
       ASSERT_FALSE(pass->ops.empty());
       EXPECT_EQ(pass->ops.front().stream, 0);
       EXPECT_EQ(pass->ops.back().stream, 0);

@@ -37,7 +37,8 @@ inline std::vector<MemoryLevel> levels_of_stages(const Model& model,
 /// What a layer keeps of a micro-batch from its forward to its backward pass.
 inline Bytes kept_by_layer(const Model& model, const Plan& plan, const Stack& stack,
                            bool recomputed = false, bool experts = false) {
-  const UnitProgram unit = ProgramWriter(model, plan, stack).layer(recomputed, experts);
+  const LayerKind kind = {Mixer::kAttention, experts ? Channels::kExperts : Channels::kMlp};
+  const UnitProgram unit = ProgramWriter(model, plan, stack).layer(recomputed, kind);
   Bytes kept = 0;
   for (const MemoryAction& action :
        lifetimes(unit.forward, unit.tensors, TensorSet(), unit.kept, false))

@@ -9,7 +9,9 @@ namespace shardwright::tuner {
 
 double expected_loss(const Model& model, double tokens, const profiles::Operations& constants) {
   const ParameterCounts counts = count_parameters(model);
-  const auto parameters = static_cast<double>(model.layers * counts.layer() + counts.final_norm);
+  const std::int64_t of_layers =
+      counts.all_layers > 0 ? counts.all_layers : model.layers * counts.layer();
+  const auto parameters = static_cast<double>(of_layers + counts.final_norm);
   const double by_size = portable_pow(constants.parameters_c / parameters,
                                       constants.parameters_exponent / constants.tokens_exponent);
   return portable_pow(by_size + constants.tokens_c / tokens, constants.tokens_exponent);

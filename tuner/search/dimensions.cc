@@ -289,7 +289,7 @@ std::vector<Recomputation> recomputations_of(const Model& model, const Plan& bas
     for (std::uint8_t set = 1; set < kPieceBlock; ++set)
       candidates.push_back({Recompute::kPieces, set});
   }
-  if (model.is_moe()) return candidates;
+  if (!model.is_plain()) return candidates;
   std::vector<Recomputation> distinct;
   std::vector<sim::LayerPrograms> known;
   Plan plan = base;

@@ -9,7 +9,7 @@ namespace shardwright::tuner {
 
 bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
   const Parallelism& p = plan.parallel;
-  if (stack.parallel.megatron || model.is_moe() || p.replica() * p.ep != 1) return false;
+  if (stack.parallel.megatron || !model.is_plain() || p.replica() * p.ep != 1) return false;
   return beyond_data_parallel(plan).empty();
 }
 

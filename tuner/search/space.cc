@@ -70,7 +70,7 @@ class Writer {
   /// Whether ranks may share more than data.
   bool shares_replicas() const {
     const Stack& stack = profile_.stack;
-    if (stack.parallel.megatron || model_.is_moe() || asks_for_model_parallel(request_))
+    if (stack.parallel.megatron || !model_.is_plain() || asks_for_model_parallel(request_))
       return true;
     return stack.parallel.supported && request_.gpus > 1 &&
            profile_.cluster.devices_per_node == 0 && !asks_for_data_parallel(request_);
@@ -380,7 +380,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   space.strategies = strategies_act(profile.stack) ? strategies_of(request, profile.stack)
                                                    : strategies_beside(request, profile.stack);
   space.always_shares_batch =
-      profile.stack.parallel.megatron || model.is_moe() || asks_for_model_parallel(request);
+      profile.stack.parallel.megatron || !model.is_plain() || asks_for_model_parallel(request);
   if (!request.global_batch && !request.grad_accum)
     space.usual_global_batch = usual_batch(request, model);
   Writer writer(request, model, profile, space);

@@ -290,7 +290,7 @@ class Sweeper {
 
   /// Whether data parallelism alone is asked about and its engine knows the model.
   bool is_plain(const Offer& offer) const {
-    return !model_.is_moe() && !offer.profile.stack.parallel.megatron &&
+    return model_.is_plain() && !offer.profile.stack.parallel.megatron &&
            !asks_for_model_parallel(job_.fixed);
   }
   bool is_model_parallel(const Task& task) const {

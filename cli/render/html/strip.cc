@@ -99,6 +99,7 @@ std::string kind_style(const sim::TracedOperation& operation) {
     case OpKind::kQProjection:
     case OpKind::kKProjection:
     case OpKind::kVProjection:
+    case OpKind::kRecurrenceProjection:
     case OpKind::kOutputProjection:
     case OpKind::kGateUpProjection:
     case OpKind::kGateProjection:

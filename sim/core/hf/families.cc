@@ -78,6 +78,7 @@ constexpr std::array<std::string_view, 5> kGraniteKeys = {
 
 constexpr std::array kFamilies = {
     Family{"arcee", "ArceeForCausalLM", hf::read_arcee},
+    Family{"bamba", "BambaForCausalLM", hf::read_bamba},
     Family{"cohere", "CohereForCausalLM", hf::read_cohere, {"logit_scale", "use_qk_norm"}},
     Family{"cohere2", "Cohere2ForCausalLM", hf::read_cohere2, {"logit_scale"}},
     Family{"cohere2_moe", "Cohere2MoeForCausalLM", hf::read_cohere2_moe, {"logit_scale"}, true},
@@ -143,6 +144,7 @@ constexpr std::array kFamilies = {
            hf::read_llama4,
            {"use_qk_norm", "attention_chunk_size"},
            true},
+    Family{"mamba2", "Mamba2ForCausalLM", hf::read_mamba2},
     Family{"mellum", "MellumForCausalLM", hf::read_mellum, kMtpKeys, true},
     Family{"mimo", "MiMoForCausalLM", hf::read_mimo, kMtpKeys},
     Family{"minimax_m2", "MiniMaxM2ForCausalLM", hf::read_minimax_m2, {"use_qk_norm"}, true},
@@ -153,6 +155,7 @@ constexpr std::array kFamilies = {
     Family{"mixtral", "MixtralForCausalLM", hf::read_mixtral, {}, true},
     Family{"mpt", "MptForCausalLM", hf::read_mpt},
     Family{"nemotron", "NemotronForCausalLM", hf::read_nemotron},
+    Family{"nemotron_h", "NemotronHForCausalLM", hf::read_nemotron_h},
     Family{"olmo2", "Olmo2ForCausalLM", hf::read_olmo2},
     Family{"olmo3", "Olmo3ForCausalLM", hf::read_olmo3},
     Family{"olmoe", "OlmoeForCausalLM", hf::read_olmoe, {}, true},
@@ -163,6 +166,7 @@ constexpr std::array kFamilies = {
     Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
     // All of them normalise queries and keys.
     Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe, {"use_qk_norm"}, true},
+    Family{"qwen3_next", "Qwen3NextForCausalLM", hf::read_qwen3_next, {}, true},
     Family{"qwen3_vl_moe_text",
            "Qwen3VLMoeForConditionalGeneration",
            hf::read_qwen3_vl_moe_text,

@@ -102,27 +102,6 @@ Model read_cwm(const JsonReader& config) {
   return read_llama_like(config, "cwm", {.max_positions = 131072, .eps = 1e-5, .head_dim = 128});
 }
 
-/// Granite 4 where all of its layers attend and none has experts: its MLP is the shared one.
-Model read_granite4(const JsonReader& config) {
-  Model m =
-      read_planned(config, "granitemoehybrid", {}, "multiplies embeddings, scores and residuals");
-  if (config.optional<std::int64_t>("num_local_experts", 8) != 0)
-    config.fail("num_local_experts", "0, because experts beside a shared MLP are not modelled");
-  const auto types = config.find_array("layer_types");
-  if (!types) config.fail("layer_types", "a list of attention, because Mamba is not modelled");
-  // Of layers and experts that it has not.
-  for (const char* unused :
-       {"intermediate_size", "mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head",
-        "mamba_d_state", "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias",
-        "num_experts_per_tok"}) {
-    static_cast<void>(config.has(unused));
-  }
-  set_attention_bias(config, m, false);
-  m.ffn = size(config, "shared_intermediate_size", model_limits::kFfn);
-  m.fused_gate_up = true;
-  return m;
-}
-
 namespace {
 
 /// Llama with a name of its own.
