@@ -82,7 +82,7 @@ struct OwnedState {
   Array parameter;
   Array first_moment;
   Array second_moment;
-  Array gradient;  // sum over the tokens of the last step
+  Array gradient;      // sum over the tokens of the last step
   bool counts = true;  // here, where other tensor ranks hold the same
 };
 

@@ -18,12 +18,13 @@ namespace {
 /// What the plan asks for that the framework lacks; empty: nothing.
 std::string lacking(Plan plan, const ParallelSoftware& software) {
   if (software.supported) return {};
+  const bool narrow = plan.numerics.precision != Precision::kBf16;
   if (software.other_precisions) {
     plan.numerics.precision = Precision::kBf16;
     plan.numerics.fp8_recipe.reset();
     plan.numerics.fp8_params = false;
   }
-  if (software.tensor_and_pipeline && plan.numerics.plain()) {
+  if (software.tensor_and_pipeline && !narrow && plan.numerics.plain()) {
     Parallelism& p = plan.parallel;
     p.tp = p.pp = p.virtual_stages = 1;
     p.sp.reset();

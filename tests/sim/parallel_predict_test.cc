@@ -68,6 +68,8 @@ TEST(ParallelStepTest, StacksThatCannotAreNamed) {
   Plan plan = plan_of(64, 8, 1, 1);
   plan.strategy = Strategy::kYafsdp;
   plan.stack = "native";
+  EXPECT_GT(Predictor(model, native).predict(plan).time.iteration_s, 0);
+  plan.parallel.cp = 2;
   EXPECT_THROW(Predictor(model, native).predict(plan), Error);
 }
 
