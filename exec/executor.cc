@@ -19,8 +19,8 @@ namespace {
 
 Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
                  const RankGroups& groups) {
-  check_executed(plan, model, "a plan without it");
   check_trained_precision(model, plan);
+  check_executed(plan, model, "a plan without it");
   if (plan.attention != AttentionKind::kFlash) {
     throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
                             name_of(plan.attention)));

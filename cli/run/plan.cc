@@ -96,6 +96,7 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   if (!knobs.strategies.empty()) plan.strategy = knobs.strategies.front();
   if (!from_file && knobs.parallel.precision == Precision::kFp8) plan.param_dtype = DType::kBf16;
   plan = with_knobs(std::move(plan), knobs, model.layers);
+  check_trained_precision(model, plan);
   check_executed(plan, model, "a plan without it");
   if (plan.parallel.pp > 1 && device == DeviceKind::kCuda) {
     throw Error(
@@ -104,7 +105,6 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
                     plan.parallel.pp),
         ExitCode::kMissingDevice);
   }
-  check_trained_precision(model, plan);
   if (from_file || settings.given("ranks")) keep_batch(settings, before, launch, plan);
 
   const std::string origin = from_file ? file : "default";

@@ -277,8 +277,7 @@ TEST(Tune, TakesModelParallelismWhereDataParallelismCannotTrain) {
   const ProgramResult trained =
       run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")});
   EXPECT_EQ(trained.exit_code, 3) << trained.err;
-  EXPECT_THAT(trained.err,
-              AllOf(HasSubstr("tp is "), HasSubstr("the executor runs data, tensor and pipeline")));
+  EXPECT_THAT(trained.err, HasSubstr("the executor runs data, tensor and pipeline"));
   // Searched again from its own plan: the same.
   const json second = tuned({"--plan", path});
   EXPECT_EQ(second.at("best").at("plan"), plan);
