@@ -11,7 +11,6 @@
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
-#include "sim/core/trained_precision.h"
 
 namespace shardwright::exec {
 
@@ -19,8 +18,7 @@ namespace {
 
 Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
                  const RankGroups& groups) {
-  check_trained_precision(model, plan);
-  check_executed(plan, model, "a plan without it");
+  check_run(plan, model);
   if (plan.attention != AttentionKind::kFlash) {
     throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
                             name_of(plan.attention)));

@@ -9,7 +9,6 @@
 #include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
 namespace {
@@ -96,8 +95,7 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   if (!knobs.strategies.empty()) plan.strategy = knobs.strategies.front();
   if (!from_file && knobs.parallel.precision == Precision::kFp8) plan.param_dtype = DType::kBf16;
   plan = with_knobs(std::move(plan), knobs, model.layers);
-  check_trained_precision(model, plan);
-  check_executed(plan, model, "a plan without it");
+  check_run(plan, model);
   if (plan.parallel.pp > 1 && device == DeviceKind::kCuda) {
     throw Error(
         fmt::format("pp is {}, but messages between pipeline stages go through the host only, "

@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <optional>
 
 #include "sim/core/base/error.h"
 #include "sim/core/parallelism.h"
@@ -25,40 +25,51 @@ Plan without_executed(const Plan& plan) {
   return rest;
 }
 
+/// The first thing of tensor parallelism or a pipeline that a plan asks for and the executor does
+/// not run: in short, and as a sentence that goes on with what it expects.
+struct Beyond {
+  std::string what, sentence;
+};
+
+std::optional<Beyond> beyond_model_parallel(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  if (p.tp * p.pp > 1 && plan.numerics.precision == Precision::kFp8) {
+    const std::string size =
+        p.tp > 1 ? fmt::format("tp is {}", p.tp) : fmt::format("pp is {}", p.pp);
+    return Beyond{"precision is fp8 and " + size,
+                  "precision is fp8, but " + size +
+                      ", and the executor multiplies so with data parallelism only"};
+  }
+  if (p.pp > 1 && p.schedule() == PipelineKind::kDualpipe) {
+    const std::string what = "pp_schedule is dualpipe";
+    return Beyond{what, what + ", which the executor does not run"};
+  }
+  if (p.pp > 1 && model.tied_head) {
+    return Beyond{fmt::format("pp is {} and the embedding is the head, too", p.pp),
+                  fmt::format("pp is {}, but the embedding is the head, too, and the executor does "
+                              "not exchange its gradients between stages",
+                              p.pp)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string beyond_execution(const Plan& plan, const Model& model) {
-  const Parallelism& p = plan.parallel;
-  if (p.tp * p.pp > 1 && plan.numerics.precision == Precision::kFp8)
-    return fmt::format("precision is fp8 and {} is {}", p.tp > 1 ? "tp" : "pp",
-                       p.tp > 1 ? p.tp : p.pp);
-  if (p.pp > 1 && p.schedule() == PipelineKind::kDualpipe) return "pp_schedule is dualpipe";
-  if (p.pp > 1 && model.tied_head)
-    return fmt::format("pp is {} and the embedding is the head, too", p.pp);
+  if (const auto beyond = beyond_model_parallel(plan, model)) return beyond->what;
   return beyond_data_parallel(without_executed(plan));
 }
 
 void check_executed(const Plan& plan, const Model& model, std::string_view expected) {
-  const std::int64_t tp = plan.parallel.tp;
-  const std::int64_t pp = plan.parallel.pp;
-  if (tp * pp > 1 && plan.numerics.precision == Precision::kFp8) {
-    throw Error(
-        fmt::format("precision is fp8, but {} is {}, and the executor multiplies so with data "
-                    "parallelism only, expected {}",
-                    tp > 1 ? "tp" : "pp", std::max(tp, pp), expected));
-  }
-  if (pp > 1 && plan.parallel.schedule() == PipelineKind::kDualpipe) {
-    throw Error(fmt::format("pp_schedule is dualpipe, which the executor does not run, expected {}",
-                            expected));
-  }
-  if (pp > 1 && model.tied_head) {
-    throw Error(
-        fmt::format("pp is {}, but the embedding is the head, too, and the executor does not "
-                    "exchange its gradients between stages, expected {}",
-                    pp, expected));
-  }
+  if (const auto beyond = beyond_model_parallel(plan, model))
+    throw Error(fmt::format("{}, expected {}", beyond->sentence, expected));
   refuse_parallelism(without_executed(plan),
                      "the executor runs data, tensor and pipeline parallelism only", expected);
+}
+
+void check_run(const Plan& plan, const Model& model) {
+  check_trained_precision(model, plan);
+  check_executed(plan, model, "a plan without it");
 }
 
 }  // namespace shardwright

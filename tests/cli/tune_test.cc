@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tune` as a user meets it: the contract's document, a plan file that predicts the same again, an
 // answer when nothing fits that helps, and sentences for what makes no sense.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -277,7 +278,9 @@ TEST(Tune, TakesModelParallelismWhereDataParallelismCannotTrain) {
   const ProgramResult trained =
       run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")});
   EXPECT_EQ(trained.exit_code, 3) << trained.err;
-  EXPECT_THAT(trained.err, HasSubstr("the executor runs data, tensor and pipeline"));
+  EXPECT_THAT(trained.err,
+              HasSubstr(fmt::format("cp is {}, but the executor runs data, tensor and pipeline",
+                                    plan.at("cp").get<int>())));
   // Searched again from its own plan: the same.
   const json second = tuned({"--plan", path});
   EXPECT_EQ(second.at("best").at("plan"), plan);
