@@ -225,7 +225,7 @@ def a_model_of_ones_own_travels_in_the_link(on):
 
 @flow
 def what_is_taken_along_works_elsewhere(on):
-    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=32&strategy=fsdp2&micro-batch=2&ckpt-layers=4")
+    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=32&seq-len=4096&strategy=fsdp2&micro-batch=2&ckpt-layers=4")
     on.page.settled()
     on.page.press("#download-plan")
     plan = on.downloaded("plan.json")
