@@ -17,12 +17,15 @@ constexpr Bytes aligned(Bytes bytes) {
   return round_up(bytes, kArenaAlignment);
 }
 
+constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
+
 /// One tensor of one pass: from the operation of the step that acquires it to the one that is done
 /// with it.
 struct Life {
   Bytes bytes = 0;
-  std::size_t begin = 0, end = std::numeric_limits<std::size_t>::max();
+  std::size_t begin = 0, end = kNowhere;
   bool is_message = false;
+  std::size_t sent_in = kNowhere;  // run of a section, where it is sent
 };
 
 class Lives {
@@ -31,11 +34,18 @@ class Lives {
     MemoryActions actions(schedule);
     for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
       first_of_op.push_back(static_cast<std::uint32_t>(all.size()));
+      if (ends_.empty() || at.section != section_) ends_.push_back(0);
+      section_ = at.section;
+      ends_.back() = first_of_op.size() - 1;
       for (const MemoryAction& action : actions.of(at)) {
         if (action.bytes == 0) continue;
         action.acquire ? acquire(at, op, action) : release(at, op, action);
       }
     });
+    // A message is on its way during the next pass, whose tensors must not wait for that.
+    for (Life& life : all) {
+      if (life.sent_in != kNowhere) life.end = ends_[std::min(life.sent_in + 1, ends_.size() - 1)];
+    }
   }
 
   std::vector<Life> all;  // in the order of their begin
@@ -64,6 +74,7 @@ class Lives {
     Life& life = all[found->second];
     life.end = first_of_op.size() - 1;
     life.is_message = life.is_message || is_message(op);
+    if (is_message(op)) life.sent_in = ends_.size() - 1;
     const Block& block = schedule_.blocks[at.block];
     if (op.stream != 0) life.end += block.op_count - 1 - (at.op - block.first_op);
     live_.erase(found);
@@ -71,6 +82,8 @@ class Lives {
 
   const Schedule& schedule_;
   std::map<Key, std::size_t> live_;
+  std::uint32_t section_ = 0;
+  std::vector<std::size_t> ends_;  // of sections as they run, the last operation so far
 };
 
 /// First-fit among what is alive.
@@ -114,8 +127,9 @@ ArenaPlan plan_pass_arena(const Schedule& schedule) {
       place.offset = space.place(life);
       continue;
     }
-    const auto free = std::find_if(busy_until.begin(), busy_until.end(),
-                                   [&](std::size_t last_use) { return last_use < life.begin; });
+    // Of free slots the one that has been free for longest, for what was in it may still be sent.
+    auto free = std::min_element(busy_until.begin(), busy_until.end());
+    if (free != busy_until.end() && *free >= life.begin) free = busy_until.end();
     place.slot = static_cast<std::int32_t>(free - busy_until.begin());
     if (free == busy_until.end()) busy_until.push_back(0);
     busy_until[static_cast<std::size_t>(place.slot)] = life.end;
