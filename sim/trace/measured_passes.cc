@@ -47,9 +47,9 @@ StageOfRank stage_of_rank(const Schedule& schedule, std::int32_t stage) {
   return {stage, static_cast<std::int32_t>(schedule.stage_layers.size()), content};
 }
 
-/// Of one rank in one step, in order of begin, without gaps.
-void append_passes(const PassesOfStage& stage, const std::vector<const Span*>& spans,
-                   std::vector<PassSpan>& passes) {
+/// Of one rank in one step, in order of begin, without gaps since the step began.
+void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns,
+                   const std::vector<const Span*>& spans, std::vector<PassSpan>& passes) {
   const std::size_t first = passes.size();
   const PassSpan like{StageWork::kBubble, spans.front()->rank, spans.front()->step};
   for (const Span* span : spans) {
@@ -71,7 +71,7 @@ void append_passes(const PassesOfStage& stage, const std::vector<const Span*>& s
       last->end_ns = std::max(last->end_ns, pass.end_ns);
       continue;
     }
-    const Nanoseconds end = last != nullptr ? last->end_ns : 0;
+    const Nanoseconds end = last != nullptr ? last->end_ns : step_begin_ns;
     if (pass.begin_ns > end) {
       PassSpan bubble = like;
       bubble.begin_ns = end;
@@ -92,16 +92,21 @@ void add_measured_passes(const std::vector<Schedule>& stages, const RankMesh& me
   std::vector<PassesOfStage> passes_of;
   for (const Schedule& stage : stages) passes_of.emplace_back(stage);
   std::map<std::pair<std::int32_t, std::int32_t>, std::vector<const Span*>> by_rank;  // and step
+  std::map<std::int32_t, Nanoseconds> begins;  // of steps: the first one at 0, others at a span
   for (const Span& span : timeline.spans) {
+    Nanoseconds& begin = begins.try_emplace(span.step, span.begin_ns).first->second;
+    begin = std::min(begin, span.begin_ns);
     if (span.stream == 0 && span.id >= 0) by_rank[{span.rank, span.step}].push_back(&span);
   }
+  if (!begins.empty()) begins.begin()->second = 0;
   for (auto& [key, spans] : by_rank) {
     const auto stage = static_cast<std::int32_t>(mesh.place_of(key.first).pp);
     const Schedule& schedule = stages[static_cast<std::size_t>(stage)];
     timeline.stages[key.first] = stage_of_rank(schedule, stage);
     std::stable_sort(spans.begin(), spans.end(),
                      [](const Span* a, const Span* b) { return a->begin_ns < b->begin_ns; });
-    append_passes(passes_of[static_cast<std::size_t>(stage)], spans, timeline.passes);
+    append_passes(passes_of[static_cast<std::size_t>(stage)], begins.at(key.second), spans,
+                  timeline.passes);
   }
 }
 
