@@ -83,6 +83,8 @@ void describe(FieldList& fields, Gpu& gpu) {
              between(0.0, 1e12), Need::kOptional);
   fields.add("overlaps_streams", &gpu.overlaps_streams, "",
              "streams run side by side, not one operation after another", {}, Need::kOptional);
+  fields.add("independent_streams", &gpu.independent_streams, "",
+             "each stream has a processor of its own: none slows another", {}, Need::kOptional);
 }
 
 GpuFile load_gpu(const std::string& name_or_path, const std::filesystem::path& from) {

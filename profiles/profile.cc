@@ -93,7 +93,8 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   adopt(profile.origins, "stack", stack.origins);
   profile.origins.try_emplace("cluster.devices_per_node",
                               Origin{"not given: each rank has a device of its own", "", ""});
-  profile.origins.try_emplace("gpu.overlaps_streams", Origin{"not given: as on every GPU", "", ""});
+  for (const char* streams : {"gpu.overlaps_streams", "gpu.independent_streams"})
+    profile.origins.try_emplace(streams, Origin{"not given: as on every GPU", "", ""});
   for (const Field& field : fields_of(profile).fields()) {
     profile.origins.try_emplace(field.path, Origin{"not given: the program's default", "", ""});
   }

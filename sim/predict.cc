@@ -238,7 +238,7 @@ struct Predictor::State {
   /// The step's length where computation and communication that begin together are taken up in the
   /// other order.
   double other_tie_order_s(const Prediction& p, const PredictOptions& options) {
-    EngineOptions other;
+    EngineOptions other = engine_options(profile.cluster.gpu);
     other.side_streams_first = true;
     other.skip_repeats = options.skip_repeats;
     const StepTime step = other_engine.run(schedule, op_costs, other);
@@ -252,7 +252,7 @@ struct Predictor::State {
              const StepTime& part_step, StepTime& step) {
     undrained_ns = step.step_ns;
     if (drains.empty()) return;
-    EngineOptions options;
+    EngineOptions options = engine_options(profile.cluster.gpu);
     options.allocation_ns = &drains;
     const StepTime with = other_engine.run(part, op_costs, options);
     const auto add = [times](Nanoseconds& to, Nanoseconds more, Nanoseconds less) {
@@ -339,13 +339,12 @@ struct Predictor::State {
     const bool shortens =
         replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroBatches;
     Timeline clock_only;
-    EngineOptions engine_options;
-    engine_options.skip_repeats = options.skip_repeats;
-    engine_options.in_order = !profile.cluster.gpu.overlaps_streams;
-    engine_options.timeline = options.timeline != nullptr ? options.timeline
-                              : replays && !shortens      ? &clock_only
-                                                          : nullptr;
-    StepTime step = engine.run(schedule, op_costs, engine_options);
+    EngineOptions timed = engine_options(profile.cluster.gpu);
+    timed.skip_repeats = options.skip_repeats;
+    timed.timeline = options.timeline != nullptr ? options.timeline
+                     : replays && !shortens      ? &clock_only
+                                                 : nullptr;
+    StepTime step = engine.run(schedule, op_costs, timed);
     if (!shortens) {
       const StepClock clock{engine.issue_ns(), engine.completion_ns(), step.step_ns};
       const auto drains = fill_memory(memory, plan, schedule, clock, replays, options);
@@ -356,8 +355,8 @@ struct Predictor::State {
     for (Section& section : few.sections) {
       section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroBatches - 2);
     }
-    engine_options.timeline = &clock_only;
-    const StepTime few_step = engine.run(few, op_costs, engine_options);
+    timed.timeline = &clock_only;
+    const StepTime few_step = engine.run(few, op_costs, timed);
     const StepClock clock{engine.issue_ns(), engine.completion_ns(), few_step.step_ns};
     const auto drains = fill_memory(memory, plan, few, clock, replays, options);
     drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroBatches, few_step,
@@ -420,7 +419,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     finish_parallel(p, s.model, s.profile, stages, options.source);
     return p;
   }
-  if (options.reserved && cluster.gpu.overlaps_streams)
+  if (options.reserved && cluster.gpu.overlaps_streams && !cluster.gpu.independent_streams)
     p.other_tie_order_s = s.other_tie_order_s(p, options);
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);

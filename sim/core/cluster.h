@@ -46,6 +46,9 @@ struct Gpu {
   /// Streams run side by side. False: a rank's operations run one after another, as they are
   /// issued, on the thread that issues them (the host device).
   bool overlaps_streams = true;
+  /// Each stream has a processor of its own, so kernels of several run at once and none slows
+  /// another (virtual clocks of the host device).
+  bool independent_streams = false;
 
   /// A processor: sm_count counts its cores, and arithmetic is fp32 whatever is stored.
   bool is_processor() const { return architecture == "cpu"; }

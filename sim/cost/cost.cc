@@ -26,6 +26,11 @@ double state_passes_s(const Schedule& schedule, const Gpu& gpu) {
   return 2.0 * static_cast<double>(owned * each) / gpu.pcie_bytes_per_s;
 }
 
+/// Whether what runs in one stream slows what runs in another.
+bool contends(const Gpu& gpu) {
+  return gpu.overlaps_streams && !gpu.independent_streams;
+}
+
 /// Throws Error where sums over the step would go beyond what counts nanoseconds.
 void require_sum(double ns) {
   if (!(ns * 1e-9 <= kLongestStep_s)) refuse_duration("the step", ns * 1e-9);
@@ -115,7 +120,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
     costs[i].contended_ns =
-        ops_.profile().cluster.gpu.overlaps_streams
+        contends(ops_.gpu())
             ? to_ns(times * cost.time_s * (op.collective ? ops_.stretched(true) : slowdown))
             : costs[i].alone_ns;
     const bool backward = op.phase == Phase::kBackward;
@@ -173,7 +178,7 @@ void CostModel::cost_beside(const Schedule& schedule, bool units_alone,
   // Buffers that NCCL knows help the switch of NVLink to add, where it can.
   registered_ = ops_.profile().cost.collectives.values.nvls;
   host_turns_ = turns(cluster.gpu, sharers);
-  const bool overlaps = cluster.gpu.overlaps_streams;
+  const bool overlaps = contends(cluster.gpu);
   Sharing resident = cost_collectives(schedule, costs);
   if (units_alone) resident = {};
   const Sharing* beside = &resident;

@@ -2,6 +2,7 @@
 #include "sim/engine/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -34,6 +35,7 @@ bool Engine::Impl::ready(const Instance& instance) const {
 /// Whether a collective finds SMs: unless its stream has priority it waits for the kernel that runs
 /// when it is first ready.
 bool Engine::Impl::admits(StreamState& stream) {
+  if (options_.independent_streams) return true;
   if (stream.admitted_after < 0 && active_ >= 0 &&
       stream.collective_priority >= this->stream(active_).priority) {
     stream.admitted_after = this->stream(active_).running;
@@ -128,6 +130,10 @@ void Engine::Impl::complete(std::size_t s) {
 }
 
 void Engine::Impl::choose_kernel() {
+  if (options_.independent_streams) {  // for the account alone: the compute stream's is the first
+    active_ = kernels_ == 0 ? -1 : std::countr_zero(kernels_);
+    return;
+  }
   std::int32_t best = active_;
   for_each_stream(kernels_, [&](std::size_t s) {
     if (static_cast<std::int32_t>(s) == active_) return;
@@ -188,6 +194,7 @@ void Engine::Impl::account(Nanoseconds dt) {
 }
 
 Engine::Impl::StreamSet Engine::Impl::progressing() const {
+  if (options_.independent_streams) return running_;
   const StreamSet active = active_ >= 0 ? bit(static_cast<std::size_t>(active_)) : 0;
   return (running_ & ~kernels_) | active;
 }
@@ -246,6 +253,13 @@ StepTime Engine::Impl::run(const Schedule& schedule, const std::vector<OpCost>& 
   result.phase_ns = acc_.phase_ns;
   result.simulated_ops = simulated_;
   return result;
+}
+
+EngineOptions engine_options(const Gpu& gpu) {
+  EngineOptions options;
+  options.in_order = !gpu.overlaps_streams;
+  options.independent_streams = gpu.independent_streams;
+  return options;
 }
 
 Engine::Engine() : impl_(std::make_unique<Impl>()) {}

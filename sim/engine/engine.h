@@ -11,7 +11,7 @@
 // running kernel. While a collective is resident kernels run at their contended duration, and
 // collectives at theirs while a kernel runs; work in progress is converted when that changes
 // (piecewise rates). A device that runs operations as they are issued has one stream, and no
-// contention.
+// contention; one with a processor for each stream has none either.
 //
 // Layers repeat: when the state at the end of a repetition equals that of an earlier one, relative
 // to the clock, the repetitions in between are skipped. All state is integer and relative, so the
@@ -24,6 +24,7 @@
 #include <memory>
 #include <vector>
 
+#include "sim/core/cluster.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 
@@ -60,6 +61,8 @@ struct EngineOptions {
   /// Streams do not run side by side: each operation runs when it is issued and the host waits for
   /// it.
   bool in_order = false;
+  /// Streams have a processor each: what runs in one neither displaces nor slows another.
+  bool independent_streams = false;
   /// Among equal priorities kernels of side streams go before those of the compute stream.
   bool side_streams_first = false;
   /// By OpId, what allocating costs the host before it issues the operation. Above 0: it waits
@@ -67,6 +70,9 @@ struct EngineOptions {
   /// Switches skipping off.
   const std::vector<Nanoseconds>* allocation_ns = nullptr;
 };
+
+/// How streams share that device.
+EngineOptions engine_options(const Gpu& gpu);
 
 struct StepTime {
   Nanoseconds step_ns = 0;

@@ -67,7 +67,7 @@ StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, T
     section.repeats = part.repeats;
     if (section.block_count > 0) sections.push_back(section);
   }
-  EngineOptions options;
+  EngineOptions options = engine_options(costs_.operations().gpu());
   options.timeline = timeline;
   const StepTime step = engine_.run(chunk.schedule, chunk.costs, options);
   if (instances != nullptr) {
