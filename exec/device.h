@@ -121,6 +121,8 @@ enum class SumOrder : std::uint8_t {
   kTree
 };
 
+class StreamClocks;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -144,6 +146,8 @@ class Device {
   virtual bool has_failed() const { return false; }
   /// As above, but failures stay where they are: for destructors.
   virtual void drain() noexcept = 0;
+  /// The clocks of streams whose time is not the wall's (exec/host/stream_clocks.h); else null.
+  virtual StreamClocks* clocks() { return nullptr; }
   /// Writes the device's clock to `*at` (host memory) when the stream gets there.
   virtual void timestamp(StreamId stream, Nanoseconds* at) = 0;
   /// Runs a function of the host in the order of the stream. It must not call the device.

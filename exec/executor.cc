@@ -8,8 +8,10 @@
 #include <cmath>
 #include <utility>
 
+#include "exec/host/stream_clocks.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/seconds.h"
 #include "sim/core/executed_plan.h"
 
 namespace shardwright::exec {
@@ -211,9 +213,11 @@ StepResult Executor::step(Batch batch, const StepOptions& options) {
   recorder_.prepare_step(static_cast<std::int32_t>(options.adamw.step));
   const auto begin = std::chrono::steady_clock::now();
   StepTotals totals;
-  begin_walk(batch, plan_.grad_accum, static_cast<std::int32_t>(options.adamw.step));
+  const Nanoseconds begin_ns =
+      begin_walk(batch, plan_.grad_accum, static_cast<std::int32_t>(options.adamw.step));
   finish_work([&] {
     for_each_op(schedule_, [&](const OpInstance& at, const Op& op) { run_op(at, op, options); });
+    const StreamClocks::Said no_time(device_.clocks(), streams_[0], 0);
     device_.copy(streams_[0], &totals, workspace_.totals(schedule_.world_ranks()), sizeof totals);
   });
   StepResult result;
@@ -222,12 +226,29 @@ StepResult Executor::step(Batch batch, const StepOptions& options) {
   result.gradient_norm = totals.gradient_norm;
   result.skipped = !std::isfinite(totals.scale);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (device_.clocks() != nullptr) result.seconds = seconds_of(align_clocks() - begin_ns);
   return result;
 }
 
-void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step) {
+Nanoseconds Executor::align_clocks() {
+  StreamClocks* clocks = device_.clocks();
+  if (clocks == nullptr) return 0;
+  const Nanoseconds mine = clocks->latest();
+  std::vector<Nanoseconds> all(static_cast<std::size_t>(groups_.world->size()));
+  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
+                          std::as_writable_bytes(std::span(all)));
+  clocks->wait_for_all(*std::max_element(all.begin(), all.end()));
+  return clocks->latest();
+}
+
+std::optional<Nanoseconds> Executor::lasts(const OpInstance& at, const Op& op) const {
+  return options_.lasts ? options_.lasts(at, op) : std::nullopt;
+}
+
+Nanoseconds Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step) {
   // Times count from here, and ranks should mean the same moment.
   if (recorder_.records()) groups_.world->barrier();
+  const Nanoseconds begin_ns = align_clocks();
   recorder_.begin_step(step);
   poison_.begin_step();
   micro_step_ = -1;
@@ -235,10 +256,12 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
   begun_.store(0, std::memory_order_relaxed);
   for (Recorded& one : recorded_) one.number.store(0, std::memory_order_relaxed);
   finish_work([&] {
+    const StreamClocks::Said no_time(device_.clocks(), streams_[0], 0);
     workspace_.upload(batch, micro_steps, device_, streams_[0]);
     device_.zero(streams_[0], workspace_.record(groups_.world->rank()),
                  workspace_.plan().exchange_bytes);
   });
+  return begin_ns;
 }
 
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
@@ -268,6 +291,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
     run_head(at, true);
   } else {
     const Recorder::Scope scope(recorder_, at.id, stream);
+    const StreamClocks::Said said(device_.clocks(), stream, lasts(at, op));
     if (op.peer >= 0) {
       pass_message(at, op);
     } else if (ModelOps::owns(op)) {
@@ -299,19 +323,23 @@ bool Executor::runs_with_head(const OpInstance& at) const {
 }
 
 void Executor::run_head(const OpInstance& at, bool makes_gradients) {
-  model_ops_.for_each_chunk(at.unit, makes_gradients, [&] {
+  const auto run_chunk = [&](std::int64_t first, std::int64_t end, std::int64_t tokens) {
     OpInstance here = at;
     for (std::uint32_t i = 0; i < head_ops_; ++i, ++here.op, ++here.id) {
       const Op& op = schedule_.ops[here.op];
       if (!makes_gradients && op.phase == Phase::kBackward) continue;
       wait_for(here, op);
       if (op.kind != OpKind::kHostWork) {
+        std::optional<Nanoseconds> part = lasts(here, op);
+        if (part) *part = *part * end / tokens - *part * first / tokens;
         const Recorder::Scope scope(recorder_, here.id, streams_[op.stream]);
+        const StreamClocks::Said said(device_.clocks(), streams_[op.stream], part);
         model_ops_.run(op, here.unit);
       }
       record_for(here, op);
     }
-  });
+  };
+  model_ops_.for_each_chunk(at.unit, makes_gradients, run_chunk);
 }
 
 void Executor::acquire(const OpInstance& at, std::uint32_t more) {

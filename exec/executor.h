@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -49,6 +50,10 @@ struct ExecutorOptions {
   bool poison = false;            // fill released memory with signalling NaNs
   StepTracer* tracer = nullptr;   // sees the steps of its choice instead, when tracing
   RangeMarker* ranges = nullptr;  // hears what is enqueued: "backward all_gather"
+  /// On a device with clocks, what an operation is said to last; none: what it took. A receive
+  /// lasts until its message is there, and then that.
+  using Lasts = std::function<std::optional<Nanoseconds>(const OpInstance& at, const Op& op)>;
+  Lasts lasts = {};
 };
 
 struct StepOptions {
@@ -153,7 +158,11 @@ class Executor {
     groups_.world->check();
   }
   bool is_rehearsed(std::int64_t micro_step) const;
-  void begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
+  /// Clocks of all ranks go on from the latest one, which is returned; 0 where there are none.
+  Nanoseconds align_clocks();
+  std::optional<Nanoseconds> lasts(const OpInstance& at, const Op& op) const;
+  /// Returns when the step begins by the clocks of streams.
+  Nanoseconds begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
   void run_op(const OpInstance& at, const Op& op, const StepOptions& options);
   void begin_op(const OpInstance& at, std::uint32_t op);
   /// Poisons what is dead after it and records its event.

@@ -64,15 +64,15 @@ class ModelOps {
   static bool owns(const Op& op);
   void run(const Op& op, std::int32_t unit);
 
-  /// Calls run_chunk() for each chunk of tokens whose logits have room; what it runs works on these
-  /// tokens. Without gradients the loss leaves logits as they are.
+  /// Calls run_chunk(first, end, tokens) for each chunk of the tokens whose logits have room; what
+  /// it runs works on these. Without gradients the loss leaves logits as they are.
   template <class RunChunk>
   void for_each_chunk(std::int32_t unit, bool makes_gradients, const RunChunk& run_chunk) {
     const std::int64_t chunk = chunk_tokens(activations_.bytes(Tensor::kLogits, unit));
     makes_gradients_ = makes_gradients;
     for (std::int64_t first = 0; first < shape_.tokens; first += chunk) {
       chunk_ = {first, std::min(first + chunk, shape_.tokens)};
-      run_chunk();
+      run_chunk(first, chunk_->end, shape_.tokens);
     }
     chunk_.reset();
     makes_gradients_ = true;

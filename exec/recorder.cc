@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "exec/host/stream_clocks.h"
 #include "sim/core/base/check.h"
 #include "sim/core/memory_actions.h"
 
@@ -13,7 +14,7 @@ namespace shardwright::exec {
 
 namespace {
 
-Nanoseconds now() {
+Nanoseconds wall_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -55,7 +56,8 @@ void Recorder::prepare_step(std::int32_t step) {
 void Recorder::begin_step(std::int32_t step) {
   used_ = 0;
   step_ = step;
-  step_begin_ns_ = now();
+  const StreamClocks* clocks = device_.clocks();
+  step_begin_ns_ = clocks != nullptr ? clocks->latest() : wall_ns();
 }
 
 Recorder::Scope::Scope(Recorder& recorder, OpId id, StreamId stream)
@@ -71,7 +73,7 @@ Recorder::Scope::Scope(Recorder& recorder, OpId id, StreamId stream)
   span_->step = recorder.step_;
   span_->stream = static_cast<std::uint8_t>(stream);
   host = *span_;
-  host.begin_ns = now();
+  host.begin_ns = wall_ns();
   if (recorder.watched_) {
     recorder.tracer_->begin_op(id);
   } else {
@@ -86,7 +88,7 @@ Recorder::Scope::~Scope() {
   } else {
     recorder_.device_.timestamp(span_->stream, &span_->end_ns);
   }
-  recorder_.host_[static_cast<std::size_t>(span_ - recorder_.spans_.data())].end_ns = now();
+  recorder_.host_[static_cast<std::size_t>(span_ - recorder_.spans_.data())].end_ns = wall_ns();
 }
 
 Timeline Recorder::timeline(const Schedule& schedule, Bytes reserved) const {
@@ -94,7 +96,8 @@ Timeline Recorder::timeline(const Schedule& schedule, Bytes reserved) const {
   timeline.source = "measured";
   for (const Stream& stream : schedule.streams) timeline.streams.emplace_back(stream.name);
   const auto end = static_cast<std::ptrdiff_t>(used_);
-  timeline.host.assign(host_.begin(), host_.begin() + end);
+  // The host of streams with clocks of their own takes no time.
+  if (device_.clocks() == nullptr) timeline.host.assign(host_.begin(), host_.begin() + end);
   if (watched_) {
     TracedStep seen = tracer_->take_step();
     timeline.spans = std::move(seen.spans);

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "exec/comm/local_group.h"
+#include "exec/host/stream_clocks.h"
 #include "sim/core/base/check.h"
 
 namespace shardwright::exec {
@@ -115,17 +116,20 @@ void LocalCommunicator::receive(StreamId stream, Array data, int from) {
 void LocalCommunicator::post(StreamId stream, Array data, int to, int channel) {
   device_.call(stream, [=, this] {
     const auto* bytes = static_cast<const std::byte*>(data.data);
-    group_.post({rank_, to, channel}, {bytes, bytes + data.bytes()});
+    const StreamClocks* clocks = device_.clocks();
+    group_.post({rank_, to, channel},
+                {{bytes, bytes + data.bytes()}, clocks ? clocks->end_of_operation(stream) : 0});
   });
 }
 
 void LocalCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
   device_.call(stream, [=, this] {
-    const std::vector<std::byte> message =
+    const LocalGroup::Message message =
         group_.fetch({from, rank_, channel}, [this] { return device_.has_failed(); });
-    SHARDWRIGHT_CHECK(std::ssize(message) == data.bytes(), "a message of {} bytes for {}",
-                      message.size(), data.bytes());
-    std::memcpy(data.data, message.data(), message.size());
+    SHARDWRIGHT_CHECK(std::ssize(message.bytes) == data.bytes(), "a message of {} bytes for {}",
+                      message.bytes.size(), data.bytes());
+    std::memcpy(data.data, message.bytes.data(), message.bytes.size());
+    if (StreamClocks* clocks = device_.clocks()) clocks->wait_until(stream, message.arrives_ns);
   });
 }
 

@@ -63,22 +63,22 @@ const Event* LocalGroup::collected(int from, int to) {
   return b.letter.done;
 }
 
-void LocalGroup::post(const Channel& channel, std::vector<std::byte> message) {
+void LocalGroup::post(const Channel& channel, Message message) {
   const std::lock_guard lock(world_.mutex_);
   messages_[channel].push_back(std::move(message));
   world_.changed_.notify_all();
 }
 
-std::vector<std::byte> LocalGroup::fetch(const Channel& channel,
-                                         const std::function<bool()>& gives_up) {
+LocalGroup::Message LocalGroup::fetch(const Channel& channel,
+                                      const std::function<bool()>& gives_up) {
   constexpr std::chrono::milliseconds kLook{20};  // at what nobody tells of
   std::unique_lock lock(world_.mutex_);
-  std::deque<std::vector<std::byte>>& waiting = messages_[channel];
+  std::deque<Message>& waiting = messages_[channel];
   while (waiting.empty()) {
     if (world_.aborted_ || gives_up()) throw Aborted();
     world_.changed_.wait_for(lock, kLook);
   }
-  std::vector<std::byte> message = std::move(waiting.front());
+  Message message = std::move(waiting.front());
   waiting.pop_front();
   return message;
 }

@@ -51,9 +51,13 @@ class LocalGroup {
     int from = 0, to = 0, number = 0;
     auto operator<=>(const Channel&) const = default;
   };
-  void post(const Channel& channel, std::vector<std::byte> message);
+  struct Message {
+    std::vector<std::byte> bytes;
+    Nanoseconds arrives_ns = 0;  // where streams have clocks
+  };
+  void post(const Channel& channel, Message message);
   /// Throws Aborted when none can come any more, or who waits gives up.
-  std::vector<std::byte> fetch(const Channel& channel, const std::function<bool()>& gives_up);
+  Message fetch(const Channel& channel, const std::function<bool()>& gives_up);
 
   void join(int rank, const Event* ready, const Event* done);
   /// Returns when all that joined have left. After a failure that includes ranks that are still
@@ -79,7 +83,7 @@ class LocalGroup {
   LocalWorld& world_;
   std::vector<Member> members_;
   std::vector<Box> boxes_;
-  std::map<Channel, std::deque<std::vector<std::byte>>> messages_;
+  std::map<Channel, std::deque<Message>> messages_;
   int arrived_ = 0;
   std::uint64_t barriers_ = 0;
   int joined_ = 0;

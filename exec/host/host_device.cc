@@ -9,6 +9,7 @@
 
 #include "exec/host_memory.h"
 #include "sim/core/arena.h"
+#include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {
@@ -60,6 +61,12 @@ HostDevice::HostDevice(kernels::host::Parallel& parallel, StreamMode mode,
                        std::uint64_t shuffle_seed)
     : parallel_(parallel), mode_(mode), shuffle_seed_(shuffle_seed) {}
 
+HostDevice::HostDevice(kernels::host::Parallel& parallel, StreamClocks::Processors& processors)
+    : parallel_(parallel), mode_(StreamMode::kInline) {
+  SHARDWRIGHT_CHECK(parallel.threads() == 1, "clocks of {} threads", parallel.threads());
+  clocks_.emplace(processors);
+}
+
 HostDevice::~HostDevice() {
   drain();
 }
@@ -83,6 +90,7 @@ StreamId HostDevice::make_stream(const char* name, int) {
   const auto id = static_cast<StreamId>(streams_.size());
   if (mode_ == StreamMode::kInline) {
     streams_.push_back(nullptr);
+    if (clocks_) clocks_->add_stream();
     return id;
   }
   const kernels::RandomStream delays{shuffle_seed_, kernels::RandomSite::kDelay,
@@ -97,15 +105,17 @@ std::unique_ptr<Event> HostDevice::make_event() {
 }
 
 void HostDevice::record(StreamId stream, Event& event) {
-  if (mode_ == StreamMode::kInline) return;
   auto& mine = static_cast<HostEvent&>(event);
+  if (clocks_) mine.at_ns = clocks_->now(stream);
+  if (mode_ == StreamMode::kInline) return;
   streams_[static_cast<std::size_t>(stream)]->push_always(
       [&mine, number = mine.issue()] { mine.complete(number); });
 }
 
 void HostDevice::wait(StreamId stream, const Event& event) {
-  if (mode_ == StreamMode::kInline) return;
   const auto& theirs = static_cast<const HostEvent&>(event);
+  if (clocks_) clocks_->wait_until(stream, theirs.at_ns);
+  if (mode_ == StreamMode::kInline) return;
   if (theirs.issued() == 0) return;
   streams_[static_cast<std::size_t>(stream)]->push_always(
       [&theirs, number = theirs.issued()] { theirs.await(number); });
@@ -113,6 +123,7 @@ void HostDevice::wait(StreamId stream, const Event& event) {
 
 void HostDevice::synchronize() {
   drain();
+  if (clocks_) clocks_->wait_for_all();
   failure_.rethrow();
 }
 
@@ -125,6 +136,10 @@ void HostDevice::drain() noexcept {
 }
 
 void HostDevice::timestamp(StreamId stream, Nanoseconds* at) {
+  if (clocks_) {
+    *at = clocks_->now(stream);
+    return;
+  }
   enqueue(stream, [at] {
     *at = std::chrono::duration_cast<std::chrono::nanoseconds>(
               std::chrono::steady_clock::now().time_since_epoch())
@@ -133,7 +148,9 @@ void HostDevice::timestamp(StreamId stream, Nanoseconds* at) {
 }
 
 void HostDevice::call(StreamId stream, std::function<void()> function) {
-  enqueue(stream, std::move(function));
+  if (!clocks_) return enqueue(stream, std::move(function));
+  // It takes no time: it may wait for another rank, which needs a processor meanwhile.
+  run_now(function);
 }
 
 }  // namespace shardwright::exec

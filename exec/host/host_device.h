@@ -12,11 +12,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "exec/device.h"
 #include "exec/host/host_stream.h"
+#include "exec/host/stream_clocks.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::exec {
@@ -31,6 +33,9 @@ class HostDevice final : public Device {
  public:
   /// Ranks of one process share `parallel`, which must outlive the device.
   HostDevice(kernels::host::Parallel& parallel, StreamMode mode, std::uint64_t shuffle_seed = 0);
+  /// With inline streams that have virtual clocks. `parallel` is this rank's alone and computes on
+  /// the thread that calls it.
+  HostDevice(kernels::host::Parallel& parallel, StreamClocks::Processors& processors);
   ~HostDevice() override;
 
   std::unique_ptr<Allocation> allocate(Bytes bytes) override;
@@ -45,6 +50,7 @@ class HostDevice final : public Device {
   void synchronize() override;
   bool has_failed() const override { return failure_.failed(); }
   void drain() noexcept override;
+  StreamClocks* clocks() override { return clocks_ ? &*clocks_ : nullptr; }
   void timestamp(StreamId stream, Nanoseconds* at) override;
   void call(StreamId stream, std::function<void()> function) override;
 
@@ -59,18 +65,26 @@ class HostDevice final : public Device {
   void enqueue(StreamId stream, Operation operation) {
     if (mode_ != StreamMode::kInline) {
       streams_[static_cast<std::size_t>(stream)]->push(std::move(operation));
-    } else if (!failure_.failed()) {
-      try {
-        operation();
-      } catch (...) {
-        failure_.keep(std::current_exception());
-      }
+    } else if (clocks_) {
+      run_now([&] { clocks_->run(stream, operation); });
+    } else {
+      run_now(operation);
+    }
+  }
+  template <class Operation>
+  void run_now(const Operation& operation) {
+    if (failure_.failed()) return;
+    try {
+      operation();
+    } catch (...) {
+      failure_.keep(std::current_exception());
     }
   }
 
   kernels::host::Parallel& parallel_;
   StreamMode mode_;
-  std::uint64_t shuffle_seed_;
+  std::uint64_t shuffle_seed_ = 0;
+  std::optional<StreamClocks> clocks_;  // in kInline
   std::atomic<Bytes> allocated_{0};
   std::atomic<Bytes> peak_{0};
   Failure failure_;

@@ -33,6 +33,8 @@ class HostEvent final : public Event {
   void await(std::uint64_t number) const;
   bool has_passed() const override;
 
+  Nanoseconds at_ns = 0;  // of its last record, where streams have clocks
+
  private:
   std::atomic<std::uint64_t> issued_{0};
   mutable std::mutex mutex_;
