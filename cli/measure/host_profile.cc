@@ -18,4 +18,17 @@ profiles::Profile host_profile(int threads, const std::vector<std::string>& over
   return profile;
 }
 
+profiles::Profile virtual_profile(const std::string& network) {
+  const profiles::Profile meant = profiles::load_profile(network, "native");
+  if (meant.cluster.gpu.independent_streams) return meant;
+  profiles::Profile profile = profiles::load_profile(kVirtualCluster, "native");
+  const Gpu core = profile.cluster.gpu;
+  const std::string id = profile.cluster.id;
+  profile.cluster = meant.cluster;
+  profile.cluster.id = id;
+  profile.cluster.gpu = core;
+  profile.cost.collectives = meant.cost.collectives;
+  return profile;
+}
+
 }  // namespace shardwright::cli

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cluster "host" as this machine is: its cores and memory in place of the generic ones.
+// The cluster "host" as this machine is: its cores and memory in place of the generic ones. And
+// what virtual clocks make of its cores: ranks of a cluster.
 #pragma once
 
 #include <string>
@@ -14,5 +15,12 @@ inline constexpr const char* kHostCluster = "host";
 /// The shipped host with `threads` cores and this machine's memory, rates being what they are for
 /// each core, and the native stack; `overrides` after that. Throws Error.
 profiles::Profile host_profile(int threads, const std::vector<std::string>& overrides = {});
+
+/// Ranks that have a core each, and links: those of `run --clock virtual`.
+inline constexpr const char* kVirtualCluster = "cpu-cores";
+
+/// Cores as ranks on the nodes and links of a cluster; the cluster itself where its ranks are such
+/// cores. Throws Error.
+profiles::Profile virtual_profile(const std::string& network);
 
 }  // namespace shardwright::cli

@@ -98,4 +98,12 @@ TraceOrigin host_origin(int threads, exec::StreamMode streams) {
   return origin;
 }
 
+TraceOrigin virtual_origin() {
+  TraceOrigin origin = host_origin(1, exec::StreamMode::kInline);
+  origin.streams = "virtual";
+  origin.devices = 0;
+  origin.memory_bytes = 0;  // a share that nobody knows
+  return origin;
+}
+
 }  // namespace shardwright::cli

@@ -81,5 +81,7 @@ class GpuSite final : public MeasuringSite {
 
 /// Traces of the host device on this machine.
 TraceOrigin host_origin(int threads, exec::StreamMode streams);
+/// For traces of virtual clocks: each rank has a core of its own.
+TraceOrigin virtual_origin();
 
 }  // namespace shardwright::cli

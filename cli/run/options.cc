@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cli/build_info.h"
+#include "cli/measure/host_profile.h"
 #include "cli/run/plan.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
@@ -155,6 +156,26 @@ void check_sums(const RunSettings& settings, Transport transport, std::int64_t r
     settings.fail("sums", "auto or exact, since these ranks add up in the order of the plan");
 }
 
+/// The cluster that virtual clocks mean, which this run must be able to have; else empty.
+std::string virtual_network(const RunSettings& settings, bool is_virtual,
+                            const RunOptions& options) {
+  const std::string& network = settings.text("network");
+  if (!is_virtual) {
+    if (!network.empty()) settings.fail("network", "none without --clock virtual");
+    return "";
+  }
+  if (options.device != DeviceKind::kHost)
+    settings.fail("clock", "wall on cuda, whose streams have clocks of their own");
+  if (options.transport != Transport::kLocal)
+    settings.fail("clock", "wall where ranks are processes; virtual needs --communicator local");
+  if (options.streams != exec::StreamMode::kInline)
+    settings.fail("clock", "wall unless streams are inline");
+  const std::string chosen = network.empty() ? std::string(kVirtualCluster) : network;
+  if (profiles::load_cluster(chosen).cluster.devices_per_node > 0)
+    settings.fail("network", "a cluster whose ranks have a device each, such as cpu-cores");
+  return chosen;
+}
+
 }  // namespace
 
 profiles::ClusterFile cluster_file_of(const RunOptions& options) {
@@ -179,7 +200,8 @@ RunOptions run_options(RunSettings& settings) {
   ExecutionOffer offer = execution_offer();
   const std::string connects = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
   std::string on = settings.word("device", {"auto", "host", "cuda"});
-  if (on == "auto" && connects == "mpi") on = "host";
+  const bool is_virtual = settings.word("clock", {"wall", "virtual"}) == "virtual";
+  if (on == "auto" && (connects == "mpi" || is_virtual)) on = "host";
   const DeviceChoice device = choose_device(on, offer);
   options.device = device.kind;
   options.plan = run_plan(settings, document, options.model, options.launch, options.device);
@@ -220,6 +242,7 @@ RunOptions run_options(RunSettings& settings) {
   }
   options.streams =
       exec::stream_mode_from(settings.word("streams", {"threads", "inline", "shuffled"}));
+  options.network = virtual_network(settings, is_virtual, options);
   options.binds_cpus = settings.word("cpu-binding", {"auto", "none"}) == "auto";
   options.threads = static_cast<int>(settings.count("threads", {0, 4096}));
   if (options.threads == 0) {

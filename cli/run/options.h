@@ -40,6 +40,7 @@ struct RunOptions {
   std::string rendezvous = "auto";  // of processes that NCCL connects
   double rank_timeout_s = 0;        // that processes wait for one of them
   exec::StreamMode streams = exec::StreamMode::kInline;
+  std::string network;     // of virtual clocks: a cluster; empty: clocks are the wall's
   bool binds_cpus = true;  // host threads of a rank to the processors near its GPU
   int threads = 1;
   exec::DataOptions data;

@@ -45,6 +45,24 @@ class HostRanks final : public RankDevices {
   std::uint64_t seed_;
 };
 
+/// Ranks of virtual clocks compute on a thread each, as many at once as there are processors.
+class VirtualRanks final : public RankDevices {
+ public:
+  VirtualRanks(int ranks, int processors)
+      : parallel_(static_cast<std::size_t>(ranks)), processors_(processors) {
+    for (auto& own : parallel_) own = std::make_unique<kernels::host::Parallel>(1);
+  }
+
+  std::unique_ptr<exec::Device> make(int place) override {
+    return std::make_unique<exec::HostDevice>(*parallel_[static_cast<std::size_t>(place)],
+                                              processors_);
+  }
+
+ private:
+  std::vector<std::unique_ptr<kernels::host::Parallel>> parallel_;
+  exec::StreamClocks::Processors processors_;
+};
+
 #ifdef SHARDWRIGHT_HAS_CUDA
 /// Ranks take the GPUs in turn; where there are more ranks than GPUs, they share.
 class CudaRanks final : public RankDevices {
@@ -80,6 +98,7 @@ std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ra
 #ifdef SHARDWRIGHT_HAS_CUDA
   if (options.device == DeviceKind::kCuda) return std::make_unique<CudaRanks>(options);
 #endif
+  if (!options.network.empty()) return std::make_unique<VirtualRanks>(ranks, options.threads);
   return std::make_unique<HostRanks>(options, ranks);
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "cli/measure/host_profile.h"
 #include "cli/run/nccl.h"
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"
@@ -22,6 +23,7 @@
 #include "exec/comm/mpi_world.h"
 #endif
 #include "sim/core/base/error.h"
+#include "sim/cost/network_times.h"
 
 namespace shardwright::cli {
 namespace {
@@ -108,6 +110,12 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
     executor_options.tracer = tracer.get();
     const std::unique_ptr<exec::RangeMarker> ranges = make_range_marker(options);
     executor_options.ranges = ranges.get();
+    std::vector<std::optional<Nanoseconds>> network_ns;
+    if (!options.network.empty()) {
+      network_ns =
+          sim::network_times(schedule, mesh.place_of(rank).pp, virtual_profile(options.network));
+      executor_options.lasts = [&](const OpInstance& at, const Op&) { return network_ns[at.op]; };
+    }
     exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
                             executor_options);
     RunOutcome outcome;

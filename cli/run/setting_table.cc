@@ -134,6 +134,13 @@ const std::vector<SettingInfo>& setting_table() {
          kMachine},
         {"streams", "WORD", "inline", "threads, inline or shuffled: how the host runs streams",
          kMachine},
+        {"clock", "WORD", "wall",
+         "wall, or virtual on the host: streams have clocks of their own, as if each rank had a "
+         "processor and messages took what --network takes",
+         kMachine},
+        {"network", "NAME|PATH", "",
+         "with --clock virtual: the cluster whose links and nodes are meant (default: cpu-cores)",
+         kMachine},
         {"cpu-binding", "WORD", "auto",
          "auto: host threads of a rank run on the processors near its GPU; none: anywhere",
          kMachine},

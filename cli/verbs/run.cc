@@ -64,7 +64,8 @@ TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
   }
   TraceOrigin origin = options.device == DeviceKind::kCuda
                            ? gpu_origin(options.gpus, options.plan.gpus)
-                           : host_origin(options.threads, options.streams);
+                       : options.network.empty() ? host_origin(options.threads, options.streams)
+                                                 : virtual_origin();
   origin.step_s = train.traced_step_s;
   origin.transport = name_of(options.transport);
   for (auto& note : notes_of(origin)) notes.push_back(std::move(note));
@@ -91,10 +92,18 @@ profiles::Profile profile_of_run(RunOptions& options, std::string& cluster) {
   const bool on_gpu = options.device == DeviceKind::kCuda;
   if (!options.cluster.empty() && options.cluster != kHostCluster) {
     profiles::Profile profile = asked_profile(options);
-    if (options.cluster_given || profile.cluster.gpu.is_processor() != on_gpu) {
+    const Gpu& gpu = profile.cluster.gpu;
+    const bool runs_alike = gpu.independent_streams == !options.network.empty();
+    if (options.cluster_given || (gpu.is_processor() != on_gpu && runs_alike)) {
       cluster = options.predicted_for = options.cluster;
       return profile;
     }
+  }
+  if (!options.network.empty()) {
+    profiles::Profile profile = virtual_profile(options.network);
+    cluster = profile.cluster.id;
+    options.predicted_for = fmt::format("{} (virtual clocks)", options.network);
+    return profile;
   }
   if (on_gpu) {
     options.predicted_for = options.gpus.front().name;
@@ -126,7 +135,9 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
   Predicted predicted;
   predicted.gpus_per_node = options.plan.gpus;
   // Ranks of the host are all on this machine, however many had the plan that is run.
-  if (!options.cluster.empty() && options.cluster != kHostCluster) {
+  if (!options.network.empty()) {
+    predicted.gpus_per_node = virtual_profile(options.network).cluster.gpus_per_node;
+  } else if (!options.cluster.empty() && options.cluster != kHostCluster) {
     predicted.gpus_per_node = asked_profile(options).cluster.gpus_per_node;
   }
   predicted.utilisation = sim::utilisation_of(options.model, options.plan, used_gpus(options));

@@ -37,7 +37,8 @@ struct TraceOrigin {
   std::int64_t units = 0;   // SMs, or threads that compute
   Bytes memory_bytes = 0;
   std::int64_t devices = 0;      // that all ranks share; 0: each has its own
-  std::string streams;           // "inline": operations run as they are issued
+  std::string streams;           // "inline": operations run as they are issued; "virtual": side by
+                                 // side, none slowing another
   std::string software;          // "NCCL 2.21.5"
   std::string date;              // YYYY-MM-DD
   std::string transport{};       // how ranks reached each other: "local", "nccl", "mpi"

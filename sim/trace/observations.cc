@@ -125,7 +125,8 @@ class Observer {
       const SpanUnion& others = collective(*span) ? kernel_times : collective_times;
       Sum& sum = sums[span->id];
       sum.ns += span->end_ns - span->begin_ns;
-      sum.contended_ns += others.overlap(span->begin_ns, span->end_ns);
+      if (trace_.origin.streams != "virtual")
+        sum.contended_ns += others.overlap(span->begin_ns, span->end_ns);
     }
     for (const auto& [id, sum] : sums) {
       set_.kernel_seconds += seconds_of(sum.ns);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// `shardwright run --clock virtual`: times of a cluster on a few cores, and bits that no clock
+// changes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/run_fixture.h"
+
+namespace shardwright::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::Words;
+
+class RunClocks : public testing::RunFixture {
+ protected:
+  void SetUp() override {
+    RunFixture::SetUp();
+    put("model.json", R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+      "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+      "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+      "architectures": ["LlamaForCausalLM"]})");
+  }
+  static const Words kLayout;
+  static Words with(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+const Words RunClocks::kLayout = {"--ranks", "8", "--tp", "2", "--pp", "2", "--grad-accum", "4"};
+
+TEST_F(RunClocks, LeaveBitsAsTheyAre) {
+  const ProgramResult timed = run(small("virtual", with(kLayout, {"--clock", "virtual"})));
+  ASSERT_EQ(timed.exit_code, 0) << timed.err;
+  EXPECT_THAT(timed.out + timed.err, HasSubstr("predicted for cpu-cores (virtual clocks)"));
+  ASSERT_EQ(run(small("wall", kLayout)).exit_code, 0);
+  EXPECT_EQ(model_of("virtual"), model_of("wall"));
+}
+
+// The same arithmetic, farther apart.
+TEST_F(RunClocks, TakeWhatTheNetworkTakes) {
+  const auto step_s = [&](const std::string& network) {
+    const ProgramResult result = run(small(
+        network,
+        with(kLayout, {"--clock", "virtual", "--network", network, "--save", "none", "--json"})));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto json = nlohmann::json::parse(result.out);
+    EXPECT_EQ(json.at("predicted_for"), network + " (virtual clocks)");
+    EXPECT_GT(json.at("predicted_step_time_s"), 0);
+    return json.at("predicted_step_time_s").get<double>();
+  };
+  EXPECT_LT(step_s("dgx-h100"), step_s("rtx-4090-pcie8"));
+}
+
+TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
+  const std::string trace = at("trace.json"), predicted = at("predicted.json");
+  ASSERT_EQ(run(small("out", with(kLayout, {"--clock", "virtual", "--trace", trace}))).exit_code,
+            0);
+  ASSERT_EQ(
+      run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json"), "--trace", predicted})
+          .exit_code,
+      0);
+  const ProgramResult compared = run({SHARDWRIGHT_BINARY, "compare", predicted, trace, "--json"});
+  ASSERT_EQ(compared.exit_code, 0) << compared.err;
+  const auto json = nlohmann::json::parse(compared.out);
+  EXPECT_EQ(json.at("plan_differences").size(), 0u);
+  // Steps of a trace follow one another; none is as long as all of them.
+  const auto traced = nlohmann::json::parse(get(trace)).at("otherData");
+  EXPECT_EQ(traced.at("streams"), "virtual");
+  const double measured_s = json.at("step_time_s").at("measured");
+  double longest_s = 0;
+  for (const auto& step : traced.at("step_time_s"))
+    longest_s = std::max(longest_s, step.get<double>());
+  EXPECT_LE(measured_s, longest_s * 1.0001);
+}
+
+TEST_F(RunClocks, WrongSettingsAreRefusedInOneSentence) {
+  const auto refusal = [&](const Words& more, int code) {
+    const ProgramResult result = run(small("out", more));
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refusal({"--clock", "sun"}, 3),
+              AllOf(HasSubstr("--clock is 'sun'"), HasSubstr("wall or virtual")));
+  EXPECT_THAT(refusal({"--network", "dgx-h100"}, 3), HasSubstr("none without --clock virtual"));
+  EXPECT_THAT(refusal({"--clock", "virtual", "--network", "host"}, 3),
+              HasSubstr("a cluster whose ranks have a device each"));
+  EXPECT_THAT(refusal({"--clock", "virtual", "--network", "dgx-h999"}, 3), HasSubstr("dgx-h999"));
+  EXPECT_THAT(refusal({"--clock", "virtual", "--streams", "threads"}, 3),
+              HasSubstr("wall unless streams are inline"));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
