@@ -57,6 +57,19 @@ void sum_backward(TimedChunk& chunk) {
 
 }  // namespace
 
+void add(PassTime& to, const PassTime& more, double factor) {
+  const auto part = [factor](Nanoseconds time) {
+    return static_cast<Nanoseconds>(static_cast<double>(time) * factor);
+  };
+  to.length_ns += part(more.length_ns);
+  to.time.compute_ns += part(more.time.compute_ns);
+  to.time.exposed_ns += part(more.time.exposed_ns);
+  to.time.host_ns += part(more.time.host_ns);
+  to.time.optimizer_ns += part(more.time.optimizer_ns);
+  for (std::size_t g = 0; g < to.exposed_ns.size(); ++g)
+    to.exposed_ns[g] += part(more.exposed_ns[g]);
+}
+
 StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline,
                          std::vector<OpInstance>* instances) {
   std::vector<Section>& sections = chunk.schedule.sections;
@@ -77,7 +90,20 @@ StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, T
   return step;
 }
 
-void ChunkTimer::time(TimedChunk& chunk) {
+/// Weight gradients, or what else there is of backward without them.
+PassTime ChunkTimer::half_of_backward(TimedChunk& chunk, bool weights) {
+  const std::vector<OpCost> whole = chunk.costs;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (chunk.schedule.ops[i].deferrable != weights) chunk.costs[i] = {};
+  }
+  using S = ChunkSection;
+  const StepTime two = run(chunk, {{S::kBackward, 2}});
+  const PassTime half = difference(run(chunk, {{S::kBackward, 4}}), two, 2);
+  chunk.costs = whole;
+  return half;
+}
+
+void ChunkTimer::time(TimedChunk& chunk, bool splits_backward) {
   costs_.cost(chunk.schedule, chunk.costs);
   // The host's own work of a step is not a chunk's.
   chunk.costs.front().host_ns = 0;
@@ -92,7 +118,12 @@ void ChunkTimer::time(TimedChunk& chunk) {
   chunk.two_forward = run(chunk, {{S::kForward, 2}});
   passes.forward = difference(run(chunk, {{S::kForward, 4}}), chunk.two_forward, 2);
   const StepTime two_backward = run(chunk, {{S::kBackward, 2}});
-  passes.backward = difference(run(chunk, {{S::kBackward, 4}}), two_backward, 2);
+  if (splits_backward) {  // into passes that hide nothing of each other
+    passes.backward = half_of_backward(chunk, false);
+    add(passes.backward, half_of_backward(chunk, true));
+  } else {
+    passes.backward = difference(run(chunk, {{S::kBackward, 4}}), two_backward, 2);
+  }
   const StepTime last = run(chunk, {{S::kBackward, 1}, {S::kLastBackward, 1}});
   passes.reduction = difference(last, two_backward);
   passes.reducing_ns = resident(last, two_backward);

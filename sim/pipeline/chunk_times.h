@@ -26,6 +26,7 @@ struct PassTime {
   TimeBreakdown time;
   std::array<Nanoseconds, kCommGroups> exposed_ns{};
 };
+void add(PassTime& to, const PassTime& more, double factor = 1);
 
 struct ChunkPasses {
   PassTime forward, backward;
@@ -62,8 +63,8 @@ class ChunkTimer {
  public:
   explicit ChunkTimer(const profiles::Profile& profile) : costs_(profile) {}
 
-  /// Fills everything but the schedule.
-  void time(TimedChunk& chunk);
+  /// Fills everything but the schedule, for passes with or apart from their weight gradients.
+  void time(TimedChunk& chunk, bool splits_backward);
   /// What the first forward pass takes more than others where its input arrives `spare_ns` after
   /// the step has begun.
   PassTime first_forward(TimedChunk& chunk, Nanoseconds spare_ns);
@@ -78,6 +79,7 @@ class ChunkTimer {
     ChunkSection section;
     std::int32_t repeats;
   };
+  PassTime half_of_backward(TimedChunk& chunk, bool weights);
   StepTime run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline = nullptr,
                std::vector<OpInstance>* instances = nullptr);
 

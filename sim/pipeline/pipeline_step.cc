@@ -27,16 +27,6 @@ std::size_t told_as(std::size_t group) {
   return group <= at(CommGroup::kWorld) ? at(CommGroup::kData) : group;
 }
 
-void add(PassTime& to, const PassTime& more, double factor = 1) {
-  to.length_ns += scaled(more.length_ns, factor);
-  to.time.compute_ns += scaled(more.time.compute_ns, factor);
-  to.time.exposed_ns += scaled(more.time.exposed_ns, factor);
-  to.time.host_ns += scaled(more.time.host_ns, factor);
-  to.time.optimizer_ns += scaled(more.time.optimizer_ns, factor);
-  for (std::size_t g = 0; g < to.exposed_ns.size(); ++g)
-    to.exposed_ns[g] += scaled(more.exposed_ns[g], factor);
-}
-
 /// Moves `pass` towards `other` by that share of their difference.
 void blend(PassTime& pass, const PassTime& other, double share) {
   const PassTime before = pass;
@@ -93,6 +83,9 @@ void PipelineSimulator::time_chunks(const Plan& plan, const std::vector<ChunkCon
   chunk_of_.clear();
   distinct_ = 0;
   std::vector<std::size_t> first_of;  // part of each distinct chunk
+  // Where a forward pass runs beside backward (DualPipe), it hides the collectives of both halves.
+  const PipelineInfo& schedule = info_of(plan.parallel.pp_schedule);
+  const bool apart = schedule.splits_backward && schedule.order != ChunkOrder::kBothWays;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     // Few chunks differ.
     const auto known = std::find_if(first_of.begin(), first_of.end(), [&](std::size_t other) {
@@ -105,7 +98,7 @@ void PipelineSimulator::time_chunks(const Plan& plan, const std::vector<ChunkCon
     TimedChunk& chunk = timed_[distinct_++];
     lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan), parts[part],
                 chunk.schedule);
-    timer_.time(chunk);
+    timer_.time(chunk, apart);
   }
 }
 
