@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/render/json/json_text.h"
+#include "cli/render/measured/compared_communication.h"
 #include "cli/render/measured/compared_pipeline.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -86,7 +87,7 @@ class CompareVerb : public Verb {
   }
 
   void print_json(const TraceComparison& comparison) const {
-    Json document{{"schema", "shardwright.comparison/1.3"},
+    Json document{{"schema", "shardwright.comparison/1.4"},
                   {"step_time_s",
                    {{"predicted", comparison.predicted_step_s},
                     {"measured", comparison.measured_step_s},
@@ -105,6 +106,7 @@ class CompareVerb : public Verb {
                   {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
                   {"slow_steps", slow_json("step", comparison.slow_steps)}};
     add_compared_pipeline(comparison, document);
+    add_compared_communication(comparison, document);
     for (std::size_t i = 0; i < kCauses; ++i) {
       document["causes"].push_back({{"cause", name_of(static_cast<sim::Cause>(i))},
                                     {"difference_s", comparison.causes_s[i]},
@@ -163,6 +165,7 @@ class CompareVerb : public Verb {
                difference_text(comparison.measured_step_s, comparison.predicted_step_s));
     print_causes(comparison, out);
     fmt::print(results(), "{}", compared_pipeline_text(comparison, out));
+    fmt::print(results(), "{}", compared_communication_text(comparison, out));
     print_classes(comparison, out);
     print_notes(comparison);
     if (top_ == 0 || comparison.operations.empty()) return;

@@ -187,6 +187,7 @@ class ProcessWriter {
     if (host) return text;
     const Work& work = op.work;
     if (communicates(op)) text += fmt::format(R"(,"group":"{}")", name_of(op.work.group));
+    if (op.peer >= 0) text += fmt::format(R"(,"peer":{},"channel":{})", op.peer, op.channel);
     if (work.kind == WorkKind::kMemory || work.kind == WorkKind::kCollective ||
         work.kind == WorkKind::kTransfer) {
       text += fmt::format(R"(,"bytes":{})", bytes_moved(op));

@@ -33,6 +33,7 @@ struct Extent {
 
 struct Sums {
   Nanoseconds duration_ns = 0, exposed_ns = 0, contended_ns = 0;
+  Nanoseconds awaited_ns = 0;  // before, until a message was sent
 };
 
 /// A lane's time, shared out to its operations.
@@ -79,9 +80,15 @@ class IdleMoments {
   std::size_t at_ = 0;
 };
 
+/// When a receive's message was sent, of others the span's begin.
+Nanoseconds ready_ns(const StepTrace& trace, const Span& span) {
+  const auto sent = trace.sent_ns.find({span.id, span.rank, span.step});
+  return sent == trace.sent_ns.end() ? span.begin_ns
+                                     : std::clamp(sent->second, span.begin_ns, span.end_ns);
+}
+
 /// `step` is from the first operation of any rank to the last.
-SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& operations,
-                     const Extent& step) {
+SharedLane share_out(const Lane& lane, const StepTrace& trace, const Extent& step) {
   struct Edge {
     Nanoseconds at_ns;
     bool begins;
@@ -89,10 +96,12 @@ SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& op
   };
   std::vector<Edge> edges;
   std::vector<bool> collective;
+  std::vector<Nanoseconds> ready;
   for (std::size_t i = 0; i < lane.spans.size(); ++i) {
     const Span& span = *lane.spans[i];
-    collective.push_back(operations.at(span.id).communicates());
-    edges.push_back({span.begin_ns, true, i});
+    collective.push_back(trace.operations.at(span.id).communicates());
+    ready.push_back(ready_ns(trace, span));
+    edges.push_back({ready.back(), true, i});
     edges.push_back({span.end_ns, false, i});
   }
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
@@ -125,8 +134,9 @@ SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& op
     const Span& span = *lane.spans[edge.span];
     const bool is_kernel = !collective[edge.span];
     if (edge.begins) {
-      const Nanoseconds duration = span.end_ns - span.begin_ns;
+      const Nanoseconds duration = span.end_ns - ready[edge.span];
       sums_of(edge.span).duration_ns += duration;
+      sums_of(edge.span).awaited_ns += ready[edge.span] - span.begin_ns;
       if (is_kernel) shared.kernels_ns += duration;
       if (duration <= 0) continue;
       if (is_kernel) {
@@ -163,7 +173,7 @@ class Summary {
     }
     for (const auto& [key, lane] : lanes) {
       if (lane.spans.empty()) continue;
-      lanes_[key] = share_out(lane, trace.operations, extents_[key.first]);
+      lanes_[key] = share_out(lane, trace, extents_[key.first]);
       ranks_of_[trace.timeline.stage_of(key.second)].push_back(key);
     }
     summary_.stage_share = 1.0 / static_cast<double>(std::max<std::size_t>(1, ranks_of_.size()));
@@ -182,7 +192,7 @@ class Summary {
     summary_.pipeline = pipeline_of(trace_);
     if (summary_.pipeline && summary_.pipeline->stages.size() != ranks_of_.size())
       summary_.pipeline.reset();
-    if (summary_.pipeline) read_exposed();
+    read_communication();
     return std::move(summary_);
   }
 
@@ -240,35 +250,55 @@ class Summary {
     return passes > closed ? static_cast<double>(passes - closed) / static_cast<double>(passes) : 1;
   }
 
-  /// What a stage waits for data: operations that communicate, and where it stands still for them.
-  void read_exposed() {
-    std::vector<StageSummary>& stages = summary_.pipeline->stages;
-    const auto at = [](CommGroup group) { return static_cast<std::size_t>(group); };
+  /// Of one stage, by group: operations that communicate, and where it stands still for them.
+  Communication communication_of(std::int32_t stage, const std::vector<LaneKey>& lanes) const {
+    Communication groups{};
+    const auto of_group = [&](CommGroup group) -> GroupTimes& {
+      return groups[static_cast<std::size_t>(group <= CommGroup::kWorld ? CommGroup::kData
+                                                                        : group)];
+    };
+    const double opened = opened_share(lanes);
     for (const auto& [id, times] : summary_.operations) {
       const TracedOperation& operation = times.operation;
-      if (!operation.communicates()) continue;
-      summary_.pipeline->transfer_s += times.transfer_s * summary_.stage_share;
-      summary_.pipeline->waiting_s += (times.duration_s - times.transfer_s) * summary_.stage_share;
+      if (!operation.communicates() || operation.stage != stage) continue;
       const CommGroup group = operation.group.value_or(CommGroup::kData);
-      stages[static_cast<std::size_t>(operation.stage)]
-          .exposed_s[at(group <= CommGroup::kWorld ? CommGroup::kData : group)] +=
-          times.exposed_s / summary_.stage_share;
+      // Messages are in the trace also where the operations of their passes are not.
+      const double share = group == CommGroup::kPipeline ? 1 : opened;
+      GroupTimes& of = of_group(group);
+      of.exposed_s += times.exposed_s / summary_.stage_share / share;
+      // A message is counted where it is received.
+      if (operation.kind == OpKind::kSend) continue;
+      of.transfer_s += times.transfer_s / share;
+      of.waiting_s += times.waiting_s() / share;
     }
+    for (const auto& [work, group] : {std::pair(StageWork::kTransfer, CommGroup::kPipeline),
+                                      std::pair(StageWork::kReduction, CommGroup::kData),
+                                      std::pair(StageWork::kGather, CommGroup::kData)}) {
+      const auto at = static_cast<std::size_t>(work);
+      std::vector<double> values;
+      for (const LaneKey& key : lanes)
+        values.push_back(kSecondsPerNs * static_cast<double>(lanes_.at(key).idle_by_work_ns[at]));
+      of_group(group).exposed_s += median(values);
+      if (work == StageWork::kTransfer) of_group(group).transfer_s += median(values);
+    }
+    return groups;
+  }
+
+  void read_communication() {
+    CommunicationSummary& summary = summary_.communication;
+    std::vector<Communication> stages;
     for (const auto& [stage, lanes] : ranks_of_) {
-      std::array<double, kCommGroups>& exposed = stages[static_cast<std::size_t>(stage)].exposed_s;
-      for (double& seconds : exposed) seconds /= opened_share(lanes);
-      for (const auto& [work, group] : {std::pair(StageWork::kTransfer, CommGroup::kPipeline),
-                                        std::pair(StageWork::kReduction, CommGroup::kData),
-                                        std::pair(StageWork::kGather, CommGroup::kData)}) {
-        std::vector<double> values;
-        for (const LaneKey& key : lanes) {
-          values.push_back(
-              kSecondsPerNs *
-              static_cast<double>(lanes_.at(key).idle_by_work_ns[static_cast<std::size_t>(work)]));
-        }
-        exposed[at(group)] += median(values);
+      stages.push_back(communication_of(stage, lanes));
+      for (const GroupTimes& group : stages.back()) {
+        summary.transfer_s += group.transfer_s * summary_.stage_share;
+        summary.waiting_s += group.waiting_s * summary_.stage_share;
       }
     }
+    if (summary_.pipeline) {
+      for (std::size_t s = 0; s < stages.size(); ++s)
+        summary_.pipeline->stages[s].communication = stages[s];
+    }
+    summary.groups = stages[summary_.pipeline ? summary_.pipeline->limiting() : 0];
   }
 
   void read_ranks() {
@@ -297,7 +327,7 @@ class Summary {
     for (const OpId id : ids) {
       OperationTimes& times = summary_.operations[id];
       times.operation = trace_.operations.at(id);
-      std::vector<double> durations, exposed, contended;
+      std::vector<double> durations, exposed, contended, awaited;
       std::map<std::int32_t, double> least;  // by step
       for (const LaneKey& key : ranks_of_.at(times.operation.stage)) {
         const SharedLane& lane = lanes_.at(key);
@@ -306,6 +336,7 @@ class Summary {
         const Sums sums = at != lane.sums.end() ? at->second : Sums{};
         durations.push_back(kSecondsPerNs * static_cast<double>(sums.duration_ns));
         exposed.push_back(kSecondsPerNs * static_cast<double>(sums.exposed_ns));
+        awaited.push_back(kSecondsPerNs * static_cast<double>(sums.awaited_ns));
         const double share = sums.duration_ns > 0 ? static_cast<double>(sums.contended_ns) /
                                                         static_cast<double>(sums.duration_ns)
                                                   : 0;
@@ -320,9 +351,11 @@ class Summary {
       times.duration_s = median(durations);
       times.exposed_s = median(exposed) * summary_.stage_share;
       times.contended = median(contended);
+      times.awaited_s = median(awaited);
       std::vector<double> transfers;
       for (const auto& [step, seconds] : least) transfers.push_back(seconds);
-      times.transfer_s = std::min(median(transfers), times.duration_s);
+      times.transfer_s = times.operation.peer >= 0 ? times.duration_s
+                                                   : std::min(median(transfers), times.duration_s);
     }
     for (auto& [name, times] : alone) summary_.alone_s[name] = median(times);
   }

@@ -9,7 +9,8 @@
 // of no operation belongs to what the stage does then, and parts of the step are means over the
 // stages, so that they still add up. Values are medians over lanes, which single
 // disturbed steps do not move. The least duration of a collective over the ranks of a step is its
-// transfer; what ranks spend beyond it they wait for each other.
+// transfer; what ranks spend beyond it they wait for each other. A message between stages lasts
+// from when it was sent; what its receive lasts before is waiting, and the stage's bubble.
 #pragma once
 
 #include <array>
@@ -28,7 +29,24 @@ struct OperationTimes {
   double duration_s = 0;  // on one rank
   double exposed_s = 0;   // its part of the step
   double transfer_s = 0;  // collectives: the duration without waiting
+  double awaited_s = 0;   // receives: until the message was sent, which is not in the duration
   double contended = 0;   // share of the duration beside the other sort of operation
+
+  double waiting_s() const { return awaited_s + duration_s - transfer_s; }
+};
+
+/// What a rank communicates in a step with the ranks of a group.
+struct GroupTimes {
+  double exposed_s = 0;   // in which nothing else runs; without waiting for messages
+  double transfer_s = 0;  // exposed or not
+  double waiting_s = 0;   // for the last rank that takes part, or for a message to be sent
+};
+/// By group; those that divide the replicas are told as kData.
+using Communication = std::array<GroupTimes, kCommGroups>;
+
+struct CommunicationSummary {
+  Communication groups{};                // of a pipeline, of the stage that limits
+  double transfer_s = 0, waiting_s = 0;  // of all groups, the mean of the stages
 };
 
 /// A rank whose kernels take longer than those of most, or a step that took longer than most.
@@ -43,7 +61,7 @@ struct StageSummary {
   // Outside of them until the last pass of all stages ends: before the stage's first backward pass,
   // after its last forward one, and between.
   double warm_up_s = 0, steady_s = 0, drain_s = 0;
-  std::array<double, kCommGroups> exposed_s{};  // by group, of what only waits for it
+  Communication communication{};
 
   double bubble_s() const { return warm_up_s + steady_s + drain_s; }
 };
@@ -51,8 +69,6 @@ struct StageSummary {
 struct PipelineSummary {
   std::vector<StageSummary> stages;
   double passes_s = 0;  // from the first pass of a step to the last one's end
-  // Of communication, the mean of the stages: the least over the ranks that meet, and beyond it.
-  double transfer_s = 0, waiting_s = 0;
 
   /// Of the stages' time: PipelinePrediction::bubble of a prediction.
   double share(double StageSummary::*part) const;
@@ -64,6 +80,7 @@ struct PipelineSummary {
 struct StepSummary {
   std::map<OpId, OperationTimes> operations;
   std::optional<PipelineSummary> pipeline;
+  CommunicationSummary communication;
   double stage_share = 1;                            // of a stage in the step: 1 / stages
   std::array<double, kStageWorks> idle_by_work_s{};  // of idle_s, where a pipeline says what it is
   double closed_s = 0;                    // likewise, passes whose operations are not in the trace

@@ -15,6 +15,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/hf/config.h"
 #include "sim/trace/chrome_events.h"
+#include "sim/trace/sent_messages.h"
 
 namespace shardwright::sim {
 namespace {
@@ -97,6 +98,7 @@ class Reader {
                      [](const Span& a, const Span& b) {
                        return std::pair(a.rank, a.begin_ns) < std::pair(b.rank, b.begin_ns);
                      });
+    trace_.sent_ns = sent_messages(trace_);
     return std::move(trace_);
   }
 
@@ -213,6 +215,8 @@ class Reader {
   void know_operation(std::int64_t process, OpId id, std::string name, const json& args) {
     const auto [at, fresh] = operations_[process].try_emplace(id);
     TracedOperation& operation = at->second;
+    // The host's slices, which may come first, do not say.
+    if (!operation.group) know_group(operation, args);
     if (!fresh) {
       if (operation.name != name) {
         fail(fmt::format("operation {} is both {} and {}", id, operation.name, name));
@@ -231,11 +235,22 @@ class Reader {
     read("kind", operation.kind, OpKind::kSynchronize);
     read("phase", operation.phase, Phase::kOptimizer);
     operation.layer = layer_of(text_of(args, "unit"));
+    operation.name = std::move(name);
+  }
+
+  static void know_group(TracedOperation& operation, const json& args) {
+    const std::string word = text_of(args, "group");
+    if (word.empty()) return;
     for (std::size_t g = 0; g < kCommGroups; ++g) {
       const auto group = static_cast<CommGroup>(g);
-      if (name_of(group) == text_of(args, "group")) operation.group = group;
+      if (name_of(group) == word) operation.group = group;
     }
-    operation.name = std::move(name);
+    const auto number = [&](const char* key) {
+      const std::int64_t value = integer_of(args, key, -1);
+      return static_cast<std::int32_t>(value >= 0 && value < kMostRanks ? value : -1);
+    };
+    operation.peer = number("peer");
+    operation.channel = number("channel");
   }
 
   /// The timeline of the first process that has operations, and the ranks of its processes.
@@ -402,7 +417,9 @@ StepTrace step_trace_of(std::span<const Schedule> stages, Timeline timeline, std
                                  op.phase,
                                  in_layer ? at.unit - 1 : -1,
                                  static_cast<std::int32_t>(stage),
-                                 communicates(op) ? std::optional(op.work.group) : std::nullopt};
+                                 communicates(op) ? std::optional(op.work.group) : std::nullopt,
+                                 op.peer,
+                                 op.channel};
     });
   }
   const std::vector<Stream>& streams = stages.front().streams;
@@ -410,6 +427,7 @@ StepTrace step_trace_of(std::span<const Schedule> stages, Timeline timeline, std
     trace.roles.push_back(i < streams.size() ? streams[i].role : StreamRole::kSide);
   }
   trace.timeline = std::move(timeline);
+  trace.sent_ns = sent_messages(trace);
   return trace;
 }
 

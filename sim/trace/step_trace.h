@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,9 +43,13 @@ struct TracedOperation {
   std::int32_t layer = -1;                        // -1: no layer's
   std::int32_t stage = 0;                         // of a pipeline
   std::optional<CommGroup> group = std::nullopt;  // of what communicates, where that is known
+  std::int32_t peer = -1, channel = -1;           // of messages between stages, as in Op
 
   bool communicates() const { return group || is_collective(kind); }
 };
+
+/// One execution of an operation: its id, the rank and the step.
+using SpanKey = std::tuple<OpId, std::int32_t, std::int32_t>;
 
 struct StepTrace {
   std::string name;                            // what errors call it: the file
@@ -53,6 +58,7 @@ struct StepTrace {
   std::map<OpId, TracedOperation> operations;  // those that have spans
   Timeline timeline;                           // its spans and those of the host have operations
   std::vector<StreamRole> roles;               // of Timeline::streams
+  std::map<SpanKey, Nanoseconds> sent_ns;      // by a receive: when its message was sent
   std::int64_t foreign = 0;                    // kernels of no operation
   double foreign_s = 0;                        // what they took
   std::vector<std::string> left_out;           // sentences on what of the file is not here

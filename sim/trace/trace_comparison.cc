@@ -57,6 +57,8 @@ class Comparer {
     result_.predicted_steps = predicted.steps;
     result_.predicted_pipeline = predicted.pipeline;
     result_.measured_pipeline = measured.pipeline;
+    result_.predicted_communication = predicted.communication;
+    result_.measured_communication = measured.communication;
     cause(Cause::kHost) = measured.idle_s - predicted.idle_s;
     for (const auto& [work, why] : kIdleCauses) {
       const auto at = static_cast<std::size_t>(work);
@@ -73,9 +75,8 @@ class Comparer {
     for (const auto& [id, p] : predicted_.operations) {
       const auto at = measured_.operations.find(id);
       if (at == measured_.operations.end()) {
-        ++result_.only_predicted;
         add(p, p.duration_s, 0, -p.exposed_s, false);
-        cause(Cause::kMissing) -= p.exposed_s;
+        miss(p, -p.exposed_s, result_.only_predicted);
         continue;
       }
       const OperationTimes& m = at->second;
@@ -85,9 +86,8 @@ class Comparer {
     }
     for (const auto& [id, m] : measured_.operations) {
       if (predicted_.operations.contains(id)) continue;
-      ++result_.only_measured;
       add(m, 0, m.duration_s, m.exposed_s, false);
-      cause(Cause::kMissing) += m.exposed_s;
+      miss(m, m.exposed_s, result_.only_measured);
     }
     return finish();
   }
@@ -121,6 +121,14 @@ class Comparer {
       entry->exposed_difference_s += exposed_s;
     }
     classes_[{phase, kind}].kind = kind;
+  }
+
+  /// Without a counterpart. Of a message a prediction may have the receive only, or where stages
+  /// stand still for it neither.
+  void miss(const OperationTimes& times, double exposed_s, std::int64_t& count) {
+    const bool message = times.operation.peer >= 0;
+    cause(message ? Cause::kMessageTime : Cause::kMissing) += exposed_s;
+    count += message ? 0 : 1;
   }
 
   void explain(const OperationTimes& p, const OperationTimes& m) {

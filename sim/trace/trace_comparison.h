@@ -77,6 +77,7 @@ struct TraceComparison {
   std::int64_t only_measured = 0;
   std::vector<Slow> slow_ranks, slow_steps;  // of the measurement
   std::optional<PipelineSummary> predicted_pipeline, measured_pipeline;
+  CommunicationSummary predicted_communication, measured_communication;
   std::vector<std::string> plan_differences;  // empty: the traces are of one plan
   std::vector<std::string> left_out;
   double difference_s() const { return measured_step_s - predicted_step_s; }

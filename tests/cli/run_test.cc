@@ -457,7 +457,7 @@ TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
   const ProgramResult result = run(compare);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json document = json::parse(result.out);
-  EXPECT_EQ(document["schema"], "shardwright.comparison/1.3");
+  EXPECT_EQ(document["schema"], "shardwright.comparison/1.4");
   EXPECT_EQ(document["measured_ranks"], 2);
   EXPECT_EQ(document["only_predicted"], 0);
   EXPECT_GT(document["classes"].size(), 15u);

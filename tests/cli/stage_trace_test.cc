@@ -90,7 +90,7 @@ TEST(StageTrace, ComparisonsNameThePipelineInEightyColumns) {
   const std::string text = done({"compare", path, other}).out;
   for (const char* words :
        {"bubble, of the stages' time", "warm-up", "steady", "drain", "the stage with most to do",
-        "waits for tensor communication", "pp_schedule is \"gpipe\", not \"1f1b\""})
+        "tensor: exposed", "waiting for the last rank", "pp_schedule is \"gpipe\", not \"1f1b\""})
     EXPECT_THAT(text, HasSubstr(words));
   std::istringstream lines(
       text.substr(text.find("The pipeline"), text.find("By phase") - text.find("The pipeline")));

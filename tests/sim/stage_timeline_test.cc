@@ -159,11 +159,11 @@ TEST(StageTimeline, ExposedTimeByGroupIsThatOfThePrediction) {
     const PredictedStep step = predicted(scheduled(kind, 1));
     const StepSummary summary = summary_of(step_trace_of(step.stages, step.timeline, "made"));
     ASSERT_TRUE(summary.pipeline);
-    const auto& exposed = summary.pipeline->stages[summary.pipeline->limiting()].exposed_s;
+    const Communication& groups = summary.communication.groups;
     const double step_s = step.prediction.time.iteration_s;
-    for (std::size_t g = 0; g < exposed.size(); ++g)
-      EXPECT_NEAR(exposed[g], step.prediction.exposed_s[g], 0.01 * step_s) << g;
-    EXPECT_GT(exposed[static_cast<std::size_t>(CommGroup::kTensor)], 0);
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      EXPECT_NEAR(groups[g].exposed_s, step.prediction.exposed_s[g], 0.01 * step_s) << g;
+    EXPECT_GT(groups[static_cast<std::size_t>(CommGroup::kTensor)].exposed_s, 0);
   }
 }
 
@@ -354,9 +354,10 @@ TEST(StageTimeline, LongStepsKeepAllPassesAndOperationsOfTheMiddle) {
   EXPECT_GT(summary.closed_s, 0.5 * step.prediction.time.iteration_s);
   ASSERT_TRUE(summary.pipeline);
   EXPECT_NEAR(summary.pipeline->bubble(), step.prediction.pipeline.bubble, 1e-9);
-  const auto& exposed = summary.pipeline->stages[summary.pipeline->limiting()].exposed_s;
-  for (std::size_t g = 0; g < exposed.size(); ++g) {
-    EXPECT_NEAR(exposed[g], step.prediction.exposed_s[g], 0.01 * step.prediction.time.iteration_s)
+  const Communication& groups = summary.communication.groups;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    EXPECT_NEAR(groups[g].exposed_s, step.prediction.exposed_s[g],
+                0.01 * step.prediction.time.iteration_s)
         << g;
   }
   const TraceComparison comparison = compare_traces(trace, trace);

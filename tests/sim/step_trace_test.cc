@@ -140,6 +140,7 @@ TEST_F(StepTraceTest, IsTheSameFromMemoryAndFromAFile) {
     EXPECT_EQ(other.kind, operation.kind);
     EXPECT_EQ(other.phase, operation.phase);
     EXPECT_EQ(other.layer, operation.layer) << operation.name;
+    EXPECT_EQ(other.group.has_value(), operation.group.has_value()) << operation.name;
   }
   const TraceComparison comparison = compare_traces(made, read);
   ASSERT_FALSE(comparison.operations.empty());

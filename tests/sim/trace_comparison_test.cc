@@ -10,6 +10,7 @@
 #include <random>
 
 #include "sim/core/base/error.h"
+#include "sim/trace/sent_messages.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::sim {
@@ -208,6 +209,123 @@ TEST(TraceComparisonTest, TreatsBothSidesAlikeOrTakesOneRankOfBoth) {
   TraceMaker one;
   one.slice(1, OpKind::kNorm, 0, 10);
   EXPECT_EQ(of_rank(one.trace, 7).timeline.spans.size(), 1U) << "one rank speaks for all";
+}
+
+/// Two stages of two ranks each, a message a step: made after 100 us, on its way for 20, awaited by
+/// `ready`.
+struct MessageMaker : TraceMaker {
+  explicit MessageMaker(double made = 100, double on_its_way = 20, double ready = 0) {
+    for (const std::int32_t rank : {0, 1, 2, 3}) {
+      trace.timeline.stages[rank] = {rank / 2, 1, "a layer"};
+      for (const std::int32_t step : {0, 1}) {
+        // The ranks of the second place send later.
+        const double begin = 10'000.0 * step, late = rank % 2 == 0 ? 0 : 30;
+        if (rank < 2) {
+          pass(StageWork::kForward, rank, step, begin, made + late);
+          slice(1, OpKind::kNorm, begin, made + late, rank, step);
+          slice(2, OpKind::kSend, begin + made + late, 5, rank, step);
+          pass(StageWork::kBackward, rank, step, begin + 300, 100);
+          slice(3, OpKind::kNorm, begin + 300, 100, rank, step);
+        } else {
+          const double arrived = made + late + on_its_way;
+          slice(11, OpKind::kReceive, begin + ready, arrived - ready, rank, step);
+          pass(StageWork::kForward, rank, step, begin + arrived, 100);
+          slice(12, OpKind::kNorm, begin + arrived, 100, rank, step);
+        }
+      }
+    }
+    for (auto& [id, operation] : trace.operations) operation.stage = id < 10 ? 0 : 1;
+    message(2, 1);
+    message(11, 0);
+    trace.sent_ns = sent_messages(trace);
+  }
+
+ private:
+  void pass(StageWork work, std::int32_t rank, std::int32_t step, double begin, double duration) {
+    trace.timeline.passes.push_back({work, rank, step, 0, 0, std::llround(begin * 1e3),
+                                     std::llround((begin + duration) * 1e3)});
+  }
+  void message(OpId id, std::int32_t peer) {
+    TracedOperation& operation = trace.operations[id];
+    operation.group = CommGroup::kPipeline;
+    operation.peer = peer;
+    operation.channel = 0;
+  }
+};
+
+GroupTimes of_pipeline(const StageSummary& stage) {
+  return stage.communication[static_cast<std::size_t>(CommGroup::kPipeline)];
+}
+
+TEST(TraceComparisonTest, AReceiveIsWaitingUntilItsMessageWasSentAndThenATransfer) {
+  const StepSummary summary = summary_of(MessageMaker().trace);
+  ASSERT_TRUE(summary.pipeline);
+  const GroupTimes receives = of_pipeline(summary.pipeline->stages[1]);
+  EXPECT_NEAR(receives.transfer_s * 1e6, 20, 1e-9);
+  EXPECT_NEAR(receives.waiting_s * 1e6, 115, 1e-9);  // the median of 100 and 130
+  EXPECT_NEAR(receives.exposed_s * 1e6, 20, 1e-9);
+  const GroupTimes sends = of_pipeline(summary.pipeline->stages[0]);
+  EXPECT_EQ(sends.transfer_s, 0) << "a message is counted where it is received";
+  EXPECT_NEAR(sends.exposed_s * 1e6, 5, 1e-9);
+  EXPECT_NEAR(summary.communication.transfer_s * 1e6, 10, 1e-9);
+  EXPECT_NEAR(summary.communication.waiting_s * 1e6, 57.5, 1e-9);
+  EXPECT_NEAR(summary.operations.at(11).duration_s * 1e6, 20, 1e-9);
+
+  // Who asks when the message has long been there waits for nothing.
+  const StepSummary late = summary_of(MessageMaker(10, 120, 90).trace);
+  EXPECT_EQ(of_pipeline(late.pipeline->stages[1]).waiting_s, 0);
+  EXPECT_NEAR(of_pipeline(late.pipeline->stages[1]).transfer_s * 1e6, 55, 1e-9);
+}
+
+TEST(TraceComparisonTest, ASlowerMessageIsMessageTimeAndALaterOneTheBubble) {
+  const MessageMaker base, slower(100, 60), later(140);
+  const TraceComparison message = compared(base, slower);
+  EXPECT_NEAR(cause(message, Cause::kMessageTime), 20, 1e-9) << "of 40, the mean of two stages";
+  EXPECT_NEAR(cause(message, Cause::kWaiting), 0, 1e-9);
+  const TraceComparison waiting = compared(base, later);
+  EXPECT_NEAR(cause(waiting, Cause::kMessageTime), 0, 1e-9);
+  EXPECT_NEAR(waiting.measured_communication.waiting_s - waiting.predicted_communication.waiting_s,
+              20e-6, 1e-15);
+  for (const TraceComparison& comparison : {message, waiting})
+    EXPECT_NEAR(sum(comparison), comparison.difference_s() * 1e6, 1e-9);
+}
+
+TEST(TraceComparisonTest, OneRankOfAPipelineKnowsWhenItsMessagesWereSent) {
+  const StepTrace one = of_rank(MessageMaker().trace, 3);
+  EXPECT_NEAR(summary_of(one).communication.waiting_s * 1e6, 130, 1e-9);
+}
+
+TEST(TraceComparisonTest, MessagesThatOnlyOneTraceHasAreNotMissing) {
+  const MessageMaker measured;
+  StepTrace predicted = measured.trace;  // stages stand still for messages
+  std::erase_if(predicted.timeline.spans,
+                [](const Span& span) { return span.id == 2 || span.id == 11; });
+  const TraceComparison comparison = compare_traces(predicted, measured.trace);
+  EXPECT_EQ(comparison.only_measured, 0);
+  EXPECT_EQ(cause(comparison, Cause::kMissing), 0);
+  EXPECT_NEAR(sum(comparison), comparison.difference_s() * 1e6, 1e-9);
+}
+
+TEST(TraceComparisonTest, CommunicationIsToldByGroup) {
+  TraceMaker predicted, measured;
+  predicted.slice(1, OpKind::kNorm, 0, 10);
+  predicted.slice(2, OpKind::kAllGather, 5, 10);
+  for (const std::int32_t rank : {0, 1}) {
+    measured.slice(1, OpKind::kNorm, 0, 10, rank);
+    measured.slice(2, OpKind::kAllGather, rank == 0 ? 5 : 9, rank == 0 ? 14 : 10, rank);
+  }
+  for (TraceMaker* maker : {&predicted, &measured})
+    maker->trace.operations[2].group = CommGroup::kTensor;
+  const TraceComparison comparison = compared(predicted, measured);
+  const auto at = static_cast<std::size_t>(CommGroup::kTensor);
+  const GroupTimes p = comparison.predicted_communication.groups[at];
+  const GroupTimes m = comparison.measured_communication.groups[at];
+  EXPECT_NEAR(p.exposed_s * 1e6, 5, 1e-9);
+  EXPECT_NEAR(p.transfer_s * 1e6, 10, 1e-9);
+  EXPECT_EQ(p.waiting_s, 0);
+  EXPECT_NEAR(m.exposed_s * 1e6, 9, 1e-9);
+  EXPECT_NEAR(m.transfer_s * 1e6, 10, 1e-9);
+  EXPECT_NEAR(m.waiting_s * 1e6, 2, 1e-9);  // the median of 4 and 0
 }
 
 TEST(TraceComparisonTest, RefusesWhatHasNoOperations) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/render/measured/compared_communication.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
@@ -21,17 +22,10 @@ using Json = nlohmann::ordered_json;
 using sim::PipelineSummary;
 using sim::StageSummary;
 
-constexpr std::array kComparedGroups = {CommGroup::kTensor, CommGroup::kPipeline,
-                                        CommGroup::kContext, CommGroup::kExpert, CommGroup::kData};
-
 constexpr std::array<std::pair<const char*, double StageSummary::*>, 3> kPhases = {
     {{"warm_up", &StageSummary::warm_up_s},
      {"steady", &StageSummary::steady_s},
      {"drain", &StageSummary::drain_s}}};
-
-double exposed(const PipelineSummary& pipeline, CommGroup group) {
-  return pipeline.stages[pipeline.limiting()].exposed_s[static_cast<std::size_t>(group)];
-}
 
 class Sides {
  public:
@@ -98,15 +92,6 @@ std::string compared_pipeline_text(const sim::TraceComparison& comparison, const
   table.add_row(sides.cells("the stage with most to do", [](const PipelineSummary& p) {
     return fmt::format("{}", p.limiting());
   }));
-  for (const CommGroup group : kComparedGroups) {
-    const auto seconds = [group](const PipelineSummary& p) { return exposed(p, group); };
-    const bool nothing =
-        (!comparison.predicted_pipeline || seconds(*comparison.predicted_pipeline) <= 0) &&
-        (!comparison.measured_pipeline || seconds(*comparison.measured_pipeline) <= 0);
-    if (nothing) continue;
-    table.add_row(sides.cells(fmt::format("  waits for {} communication", name_of(group)),
-                              [&](const PipelineSummary& p) { return quantity(seconds(p), "s"); }));
-  }
   return heading(out, "The pipeline") + table.render(out) + "\n" + stage_table(sides, out);
 }
 
@@ -118,19 +103,13 @@ void add_compared_pipeline(const sim::TraceComparison& comparison, Json& documen
     for (const auto& [name, part] : kPhases) bubble[name] = p.share(part);
     return bubble;
   });
-  document["exposed_by_group"] = sides.json([](const PipelineSummary& p) {
-    Json groups = Json::object();
-    for (const CommGroup group : kComparedGroups) groups[name_of(group)] = exposed(p, group);
-    return groups;
-  });
-  document["transfer_s"] = sides.json([](const PipelineSummary& p) { return p.transfer_s; });
-  document["waiting_s"] = sides.json([](const PipelineSummary& p) { return p.waiting_s; });
   document["limiting_stage"] = sides.json([](const PipelineSummary& p) { return p.limiting(); });
   document["stages"] = sides.json([](const PipelineSummary& p) {
     Json stages = Json::array();
     for (const StageSummary& stage : p.stages) {
       Json& of = stages.emplace_back(Json{{"busy_s", stage.busy_s}});
       for (const auto& [name, part] : kPhases) of[fmt::format("{}_s", name)] = stage.*part;
+      add_communication(stage.communication, of);
     }
     return stages;
   });

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/render/measured/compared_communication.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+
+namespace shardwright::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using sim::Communication;
+using sim::CommunicationSummary;
+using sim::GroupTimes;
+
+constexpr std::array kToldGroups = {CommGroup::kTensor, CommGroup::kPipeline, CommGroup::kContext,
+                                    CommGroup::kExpert, CommGroup::kData};
+
+struct Part {
+  const char* key;
+  double GroupTimes::*seconds;
+};
+constexpr std::array kParts = {Part{"exposed_by_group", &GroupTimes::exposed_s},
+                               Part{"transfer_by_group", &GroupTimes::transfer_s},
+                               Part{"waiting_by_group", &GroupTimes::waiting_s}};
+
+const GroupTimes& of_group(const Communication& groups, CommGroup group) {
+  return groups[static_cast<std::size_t>(group)];
+}
+
+bool is_silent(const GroupTimes& times) {
+  return times.exposed_s <= 0 && times.transfer_s <= 0 && times.waiting_s <= 0;
+}
+
+Json by_group(const Communication& groups, double GroupTimes::*seconds) {
+  Json json = Json::object();
+  for (const CommGroup group : kToldGroups) json[name_of(group)] = of_group(groups, group).*seconds;
+  return json;
+}
+
+}  // namespace
+
+std::string compared_communication_text(const sim::TraceComparison& comparison,
+                                        const Terminal& out) {
+  const Communication& predicted = comparison.predicted_communication.groups;
+  const Communication& measured = comparison.measured_communication.groups;
+  Table table({{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}});
+  bool any = false;
+  for (const CommGroup group : kToldGroups) {
+    const GroupTimes &p = of_group(predicted, group), &m = of_group(measured, group);
+    if (is_silent(p) && is_silent(m)) continue;
+    if (any) table.add_rule();
+    any = true;
+    const auto add = [&](std::string title, double GroupTimes::*seconds) {
+      table.add_row({std::move(title), quantity(p.*seconds, "s"), quantity(m.*seconds, "s")});
+    };
+    add(fmt::format("{}: exposed", name_of(group)), &GroupTimes::exposed_s);
+    add("  transfer, exposed or hidden", &GroupTimes::transfer_s);
+    add(group == CommGroup::kPipeline ? "  waiting for messages, in the bubble"
+                                      : "  waiting for the last rank",
+        &GroupTimes::waiting_s);
+  }
+  if (!any) return "";
+  const bool staged = comparison.predicted_pipeline || comparison.measured_pipeline;
+  return heading(out, staged ? "Communication of the stage with most to do, by group"
+                             : "Communication of a rank, by group") +
+         table.render(out);
+}
+
+void add_communication(const Communication& groups, Json& stage) {
+  for (const Part& part : kParts) stage[part.key] = by_group(groups, part.seconds);
+}
+
+void add_compared_communication(const sim::TraceComparison& comparison, Json& document) {
+  const CommunicationSummary& predicted = comparison.predicted_communication;
+  const CommunicationSummary& measured = comparison.measured_communication;
+  for (const Part& part : kParts) {
+    document[part.key] = {{"predicted", by_group(predicted.groups, part.seconds)},
+                          {"measured", by_group(measured.groups, part.seconds)}};
+  }
+  document["transfer_s"] = {{"predicted", predicted.transfer_s}, {"measured", measured.transfer_s}};
+  document["waiting_s"] = {{"predicted", predicted.waiting_s}, {"measured", measured.waiting_s}};
+}
+
+}  // namespace shardwright::cli
