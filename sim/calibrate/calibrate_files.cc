@@ -12,6 +12,7 @@
 #include "profiles/known_gpu.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/rows.h"
+#include "sim/check_modelled.h"
 #include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "sim/trace/step_trace.h"
@@ -114,6 +115,17 @@ std::vector<profiles::ClusterFile> profiles_to_merge(const std::vector<std::stri
   return files;
 }
 
+/// Pipelines may be traced where they are not predicted: between ranks that share a processor.
+bool is_modelled(const AskedPlan& asked, const profiles::Profile& profile) {
+  if (asked.plan.parallel.pp == 1) return true;
+  try {
+    check_modelled(asked.model, asked.plan, profile);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 FileCalibration calibrate_files(const CalibrationRequest& request) {
@@ -167,7 +179,9 @@ TimeOf time_asked_for(const FileCalibration& calibration, std::optional<AskedPla
   const CalibrationResult& result = calibration.result;
   if (!asked && traced) asked = {model_of(*traced, "the trace"), traced->plan, "the traced plan"};
   const Cluster& cluster = result.profile.cluster;
-  if (!asked || (asked->plan.gpus > cluster.gpus_per_node && cluster.nics_per_node == 0)) {
+  const bool in_reach =
+      asked && (asked->plan.gpus <= cluster.gpus_per_node || cluster.nics_per_node > 0);
+  if (!in_reach || !is_modelled(*asked, result.profile)) {
     asked.reset();
     return time_of_rows(result.rows, result.sharing);
   }

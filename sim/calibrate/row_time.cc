@@ -140,8 +140,10 @@ CollectiveCost collective_of(const profiles::CollectiveParams& params, const Nod
   if (o.op == OpKind::kAllReduce) collective = Collective::kAllReduce;
   if (o.op == OpKind::kBroadcast) collective = Collective::kBroadcast;
   const double times = std::max<double>(1, o.work.kernels);
+  // A message costs what each of two ranks gathers of the other (OpCosts::transfer_s).
+  const double gathered = o.op == OpKind::kReceive ? 2 : 1;
   return collective_cost(params, network, group, collective,
-                         static_cast<double>(o.work.bytes) / times);
+                         gathered * static_cast<double>(o.work.bytes) / times);
 }
 
 Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredRow>& rows) {

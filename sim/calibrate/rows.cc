@@ -110,8 +110,8 @@ const char* why_not(const Observation& o) {
       return size(w.bytes) && w.kernels > 0 ? nullptr : "memory-bound work of no size";
     case WorkKind::kCollective:
       if (o.ranks <= 1) return "collectives of one rank";
-      return is_collective(o.op) && size(w.bytes) && w.kernels > 0 && o.nodes >= 1 &&
-                     o.nodes <= o.ranks && o.ranks <= 1 << 20
+      return (is_collective(o.op) || o.op == OpKind::kReceive) && size(w.bytes) && w.kernels > 0 &&
+                     o.nodes >= 1 && o.nodes <= o.ranks && o.ranks <= 1 << 20
                  ? nullptr
                  : "collectives of no size";
     case WorkKind::kHost:
@@ -302,6 +302,10 @@ std::string describe(const MeasuredRow& row) {
                                                       : " forward",
                          bytes_text(w.bytes));
     case WorkKind::kCollective:
+      if (o.op == OpKind::kReceive) {
+        return fmt::format("a message of {} between stages{}", bytes_text(w.bytes),
+                           o.nodes > 1 ? " on two nodes" : "");
+      }
       return fmt::format("{} of {} on {} ranks{}", name_of(o.op), bytes_text(w.bytes), o.ranks,
                          o.nodes > 1 ? fmt::format(" of {} nodes", o.nodes) : "");
     default:

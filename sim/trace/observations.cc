@@ -59,7 +59,7 @@ class Observer {
                       trace_.name));
     }
     set_.notes = trace_.left_out;
-    for (const profiles::LeftOut& left_out : {foreign_, empty_, no_link_}) {
+    for (const profiles::LeftOut& left_out : {foreign_, empty_, no_link_, early_}) {
       if (left_out.count > 0) set_.left_out.push_back(left_out);
     }
     return std::move(set_);
@@ -88,6 +88,7 @@ class Observer {
   bool collective(const Span& span) const {
     return op_of(span.id).work.kind == WorkKind::kCollective;
   }
+  bool is_message(const Span& span) const { return op_of(span.id).peer >= 0; }
 
   /// Whether ranks wait for each other in it.
   bool waits(const Op& op) const {
@@ -113,6 +114,7 @@ class Observer {
   void read_lane(const Lane& lane, std::int32_t rank, std::int32_t step) {
     std::vector<std::pair<Nanoseconds, Nanoseconds>> kernels, collectives;
     for (const Span* span : lane.spans) {
+      if (is_message(*span)) continue;  // a copy beside, which kernels do not feel
       (collective(*span) ? collectives : kernels).emplace_back(span->begin_ns, span->end_ns);
     }
     const SpanUnion kernel_times(std::move(kernels));
@@ -122,6 +124,10 @@ class Observer {
     };
     std::map<OpId, Sum> sums;
     for (const Span* span : lane.spans) {
+      if (is_message(*span)) {
+        if (op_of(span->id).kind == OpKind::kReceive) observe_message(*span);
+        continue;
+      }
       const SpanUnion& others = collective(*span) ? kernel_times : collective_times;
       Sum& sum = sums[span->id];
       sum.ns += span->end_ns - span->begin_ns;
@@ -137,6 +143,47 @@ class Observer {
     } else {
       read_host(lane, rank, step);
     }
+  }
+
+  /// A message as a collective of two ranks. What it lasts counts from when it was sent; one that
+  /// was there before it was asked for shows the end of it only.
+  void observe_message(const Span& span) {
+    const Op& op = op_of(span.id);
+    const auto sent = trace_.sent_ns.find({span.id, span.rank, span.step});
+    const bool known = sent != trace_.sent_ns.end();
+    const Nanoseconds begin = known ? std::max(sent->second, span.begin_ns) : span.begin_ns;
+    const Nanoseconds ns = span.end_ns - begin;
+    const bool whole = known ? sent->second >= span.begin_ns : trace_.origin.device.empty();
+    if (copies_on_gpus_ || !whole || ns < kNothingNs) {
+      profiles::LeftOut& left_out = copies_on_gpus_ ? no_link_ : !whole ? early_ : empty_;
+      ++left_out.count;
+      left_out.seconds += seconds_of(ns);
+      return;
+    }
+    Observation seen;
+    seen.op = OpKind::kReceive;
+    seen.phase = op.phase;
+    seen.work.kind = WorkKind::kCollective;
+    seen.work.group = CommGroup::kPipeline;
+    seen.work.bytes = op.work.bytes;
+    seen.seconds = seconds_of(ns);
+    seen.rank = span.rank;
+    seen.step = span.step;
+    seen.sharers = sharers_;
+    seen.ranks = 2;
+    seen.nodes = leaves_node(span, op.peer) ? 2 : 1;
+    set_.observations.push_back(seen);
+  }
+
+  bool leaves_node(const Span& span, std::int64_t peer_stage) const {
+    const RankMesh& mesh = schedule_.layout;
+    RankPlace place;  // a prediction has a rank for each stage
+    if (!trace_.origin.device.empty()) place = mesh.place_of(span.rank);
+    const auto node = [&](std::int64_t stage) {
+      place.pp = stage;
+      return mesh.rank_of(place) / std::max<std::int64_t>(1, gpus_per_node_);
+    };
+    return node(trace_.timeline.stage_of(span.rank)) != node(peer_stage);
   }
 
   void observe_operation(OpId id, Nanoseconds ns, Nanoseconds contended_ns, std::int32_t rank,
@@ -250,6 +297,8 @@ class Observer {
   profiles::LeftOut foreign_{"slices that name no operation of the schedule", 0, 0};
   profiles::LeftOut no_link_{
       "collectives of ranks in one process, copies that say nothing of NCCL or a link", 0, 0};
+  profiles::LeftOut early_{
+      "messages whose sending the trace does not show, or that waited to be taken", 0, 0};
   profiles::LeftOut empty_{"operations of no work or no duration", 0, 0};
   ObservationSet set_;
 };

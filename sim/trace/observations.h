@@ -10,6 +10,8 @@
 //          What a step takes beyond its operations and gaps is one observation of no kernels.
 //   waits  operations in which ranks wait for each other (collectives, and the gradient norm, which
 //          exchanges numbers) share an `instance`: the least over ranks is the one without waiting.
+//   messages  between stages, where they are received and from when they were sent, as collectives
+//          of two ranks.
 // A span of no duration, or of an operation without work, says nothing and is left out.
 #pragma once
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/cli/run_fixture.h"
@@ -83,6 +84,32 @@ TEST_F(RunParallel, WrongLayoutsAreRefusedInOneSentence) {
               HasSubstr("--sums is 'library', but it must be auto or exact"));
   EXPECT_THAT(refusal({"--ranks", "4", "--tp", "2", "--sum-shape", "3"}, 3),
               HasSubstr("expected a power of two that tp divides"));
+}
+
+TEST_F(RunParallel, TracesOfPipelinesAreComparedAndCalibrated) {
+  ASSERT_EQ(run(small("out", {"--ranks", "4", "--tp", "2", "--pp", "2", "--grad-accum", "4",
+                              "--micro-batch", "1", "--trace", at("trace.json")}))
+                .exit_code,
+            0);
+  const auto answer = [&](Words words) {
+    words.insert(words.begin(), SHARDWRIGHT_BINARY);
+    const ProgramResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const auto compared =
+      nlohmann::json::parse(answer({"compare", at("trace.json"), at("trace.json"), "--json"}));
+  for (const char* group : {"tensor", "pipeline"}) {
+    for (const char* part : {"exposed_by_group", "transfer_by_group", "waiting_by_group"}) {
+      for (const nlohmann::json& stage : compared.at("stages").at("measured"))
+        EXPECT_GE(stage.at(part).at(group), 0) << group;
+    }
+    EXPECT_GT(compared.at("transfer_by_group").at("measured").at(group), 0) << group;
+  }
+  EXPECT_EQ(compared.at("only_measured"), 0);
+  const std::string profile = at("profile.json");
+  answer({"calibrate", "--trace", at("trace.json"), "--base", "host", "--out", profile});
+  EXPECT_THAT(testing::get(profile), HasSubstr("\"receive\""));
 }
 
 }  // namespace

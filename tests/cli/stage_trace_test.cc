@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -128,6 +129,45 @@ TEST(StageTrace, CalibratesToTheProfileThatPredictedIt) {
     ++values;
   }
   EXPECT_GT(values, 3);
+}
+
+// Between nodes only messages of the pipeline go.
+TEST(StageTrace, MessagesBetweenStagesCalibrateTheNetwork) {
+  const std::string path = temp_path("messages.json"), profile = temp_path("profile.json");
+  done({"predict",
+        "--model",
+        "llama-3.2-1b",
+        "--cluster",
+        "dgx-h100",
+        "--gpus",
+        "16",
+        "--tp",
+        "8",
+        "--pp",
+        "2",
+        "--virtual-stages",
+        "2",
+        "--stack",
+        "megatron-core",
+        "--grad-accum",
+        "8",
+        "--seq-len",
+        "16384",
+        "--set",
+        "cluster.nic_efficiency=0.5",
+        "--trace",
+        path,
+        "--json"});
+  const json calibrated = json::parse(done({"calibrate", "--trace", path, "--base", "dgx-h100",
+                                            "--stack", "megatron-core", "--out", profile, "--json"})
+                                          .out);
+  std::map<std::string, json> values;
+  for (const json& value : calibrated.at("values")) values[value.at("path")] = value;
+  const json& efficiency = values.at("cluster.nic_efficiency");
+  EXPECT_TRUE(efficiency.at("determined").get<bool>()) << efficiency;
+  EXPECT_EQ(efficiency.at("operations"), 1);
+  EXPECT_NEAR(efficiency.at("after").get<double>(), 0.5, 0.01);
+  EXPECT_THAT(get(profile), HasSubstr("\"receive\""));
 }
 
 TEST(StageTrace, ReportsDrawItWithAndWithoutItsPlan) {
