@@ -49,6 +49,7 @@ class ReportVerb : public Verb {
     if (predicted) report.strips.push_back(html::strip_of(*predicted, "predicted"));
     if (measured) report.strips.push_back(html::strip_of(*measured, "measured"));
     if (predicted && !predicted->timeline.passes.empty()) report.stages = *predicted;
+    if (measured && !measured->timeline.passes.empty()) report.measured_stages = *measured;
     if (predicted && measured) {
       sim::expect_same_model(*measured, *predicted);
       report.comparison = sim::compare_traces(*predicted, *measured);

@@ -20,12 +20,6 @@ Bytes bytes_moved(const Op& op) {
   return op.collective ? static_cast<Bytes>(op.collective.bytes) : op.work.bytes;
 }
 
-std::int32_t count_stages(const Timeline& timeline) {
-  std::int32_t last = -1;
-  for (const auto& [rank, of] : timeline.stages) last = std::max(last, of.stage);
-  return last + 1;
-}
-
 /// A schedule with its operations by id.
 struct ExpandedSchedule {
   explicit ExpandedSchedule(const Schedule& s) : schedule(s), uses(gather_uses(s)) {
@@ -123,7 +117,7 @@ class ProcessWriter {
       return;
     }
     const std::string name = fmt::format("{}: stage {} of {} ({})", title, stage_->stage,
-                                         count_stages(timeline_), stage_->content);
+                                         timeline_.stage_count(), stage_->content);
     out_.event(
         R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{},"timeline":{},"rank":{},"stage":{},"chunks":{},"content":{}}})",
         pid_, json_string(name), json_string(title), rank_, stage_->stage, stage_->chunks,

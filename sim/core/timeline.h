@@ -8,6 +8,7 @@
 // (DualPipe) is two of equal times.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -91,6 +92,12 @@ struct Timeline {
   std::vector<std::pair<std::size_t, std::size_t>> hand_overs;  // from pass to pass
 
   /// 0 where there is no pipeline.
+  std::int32_t stage_count() const {
+    std::int32_t count = 0;
+    for (const auto& [rank, of] : stages) count = std::max(count, of.stage + 1);
+    return count;
+  }
+  /// Likewise.
   std::int32_t stage_of(std::int32_t rank) const {
     const auto at = stages.find(rank);
     return at != stages.end() ? at->second.stage : 0;

@@ -110,6 +110,10 @@ TEST_F(RunParallel, TracesOfPipelinesAreComparedAndCalibrated) {
   const std::string profile = at("profile.json");
   answer({"calibrate", "--trace", at("trace.json"), "--base", "host", "--out", profile});
   EXPECT_THAT(testing::get(profile), HasSubstr("\"receive\""));
+  answer({"report", "--measured", at("trace.json"), "--out", at("report.html")});
+  EXPECT_THAT(testing::get(at("report.html")),
+              AllOf(HasSubstr(">measured: "), HasSubstr(">stage 1<"), Not(HasSubstr(">stage 2<")),
+                    HasSubstr("One layer of stage 1")));
 }
 
 }  // namespace

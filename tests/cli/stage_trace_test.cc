@@ -183,6 +183,8 @@ TEST(StageTrace, ReportsDrawItWithAndWithoutItsPlan) {
   const std::string both = get(temp_path("both.html"));
   EXPECT_THAT(both, HasSubstr("Predicted and measured"));
   EXPECT_THAT(both, HasSubstr("The pipeline"));
+  EXPECT_LT(both.find(">predicted: "), both.find(">measured: "));
+  EXPECT_THAT(both, HasSubstr(" % predicted, "));
 }
 
 // One stage's operations, and no pipeline.

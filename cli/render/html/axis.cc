@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "cli/render/html/html.h"
 
 namespace shardwright::cli::html {
@@ -24,6 +26,12 @@ std::string time_axis(double seconds, double y) {
                  x > kPlotLeft + kPlotWidth - 20 ? "end" : "middle", "soft");
   }
   return body;
+}
+
+double shared_length(const std::vector<double>& lengths, double own) {
+  constexpr double kMostRatio = 6;
+  const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+  return *most > kMostRatio * *least ? own : *most;
 }
 
 }  // namespace shardwright::cli::html

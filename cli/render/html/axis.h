@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace shardwright::cli::html {
 
@@ -13,5 +14,9 @@ inline constexpr double kPlotWidth = 866;
 
 /// Ticks and their labels under a plot of `seconds`, at `y`.
 std::string time_axis(double seconds, double y);
+
+/// Drawings under each other share a scale, so that their lengths compare, unless the shortest
+/// would vanish beside the longest; then each has its own.
+double shared_length(const std::vector<double>& lengths, double own);
 
 }  // namespace shardwright::cli::html

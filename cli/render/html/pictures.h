@@ -27,9 +27,16 @@ std::string time_picture(const sim::TimePrediction& time);
 /// The predicted time with its interval.
 std::string interval_picture(const sim::TimePrediction& time);
 
-/// Passes, bubbles and the tail of every stage: the whole step, and its first and last passes where
-/// the step has too many to tell them apart.
-std::string pipeline_picture(const Timeline& timeline);
+/// A step of a pipeline: of every stage its first rank.
+struct DrawnPipeline {
+  std::string title;  // "predicted"
+  Timeline timeline;
+};
+/// The step whose length is the median of the timeline's steps.
+Timeline usual_step(const Timeline& timeline);
+/// Passes, bubbles and the tail of every stage: the whole steps under each other on one scale, and
+/// the first and last passes of those that have too many to tell them apart.
+std::string pipeline_picture(const std::vector<DrawnPipeline>& pipelines);
 
 /// A bar for every stage, by category, against what is usable.
 std::string stage_memory_picture(const sim::Prediction& prediction);

@@ -173,23 +173,34 @@ std::string density_row(const Row& stage, double length_s, double y) {
 struct Drawn {
   std::vector<Row> rows;
   TimeWindow whole;
+  bool with_chunks = false;
+  std::size_t most = 0;  // passes of a row
+  bool single() const { return most <= kMostPasses; }
 };
 
 Drawn drawn_of(const Timeline& timeline) {
   Nanoseconds begin = timeline.passes.front().begin_ns, end = begin;
+  std::map<std::int32_t, std::int32_t> first_ranks;  // by stage
   for (const PassSpan& span : timeline.passes) {
     begin = std::min(begin, span.begin_ns);
     end = std::max(end, span.end_ns);
+    const auto [at, fresh] = first_ranks.try_emplace(timeline.stage_of(span.rank), span.rank);
+    if (!fresh) at->second = std::min(at->second, span.rank);
   }
   std::map<std::int32_t, Row> rows;
   for (PassSpan span : timeline.passes) {
+    if (first_ranks[timeline.stage_of(span.rank)] != span.rank) continue;
     span.begin_ns -= begin;
     span.end_ns -= begin;
     rows[timeline.stage_of(span.rank)].push_back(span);
   }
   Drawn drawn;
   drawn.whole.end_s = to_s(end - begin);
-  for (auto& [stage, row] : rows) drawn.rows.push_back(std::move(row));
+  drawn.with_chunks = timeline.stages.begin()->second.chunks > 1;
+  for (auto& [stage, row] : rows) {
+    drawn.most = std::max(drawn.most, row.size());
+    drawn.rows.push_back(std::move(row));
+  }
   return drawn;
 }
 
@@ -208,7 +219,7 @@ std::string stage_rows(const std::vector<Row>& rows, bool with_chunks, const Tim
   return body;
 }
 
-std::string kinds_of_slices(const Timeline& timeline) {
+std::string kinds_of_slices(const std::vector<Drawn>& pipelines) {
   constexpr std::pair<StageWork, std::string_view> kWords[] = {
       {StageWork::kForward, "forward"},
       {StageWork::kBackward, "backward"},
@@ -224,8 +235,13 @@ std::string kinds_of_slices(const Timeline& timeline) {
   std::vector<Key> keys;
   for (const auto& [slice_kind, words] : kWords) {
     const StageWork kind = slice_kind;  // clang 14 lets no lambda have a name of a binding
-    const bool used = std::any_of(timeline.passes.begin(), timeline.passes.end(),
-                                  [&](const PassSpan& slice) { return slice.work == kind; });
+    bool used = false;
+    for (const Drawn& pipeline : pipelines) {
+      for (const Row& row : pipeline.rows) {
+        used |= std::any_of(row.begin(), row.end(),
+                            [&](const PassSpan& slice) { return slice.work == kind; });
+      }
+    }
     if (used) keys.push_back({slice_style(kind), std::string(words), ""});
   }
   return legend(keys);
@@ -238,39 +254,75 @@ std::string axis_from(const TimeWindow& window, double y) {
   return body;
 }
 
+/// The begin of a step and its end.
+std::string ends_of(const Drawn& pipeline, const std::string& title, double& y) {
+  // As long as the last stage waits for its first pass, and then some passes.
+  const TimeWindow& whole = pipeline.whole;
+  const double share = static_cast<double>(kMostPasses / 2) / static_cast<double>(pipeline.most);
+  const double fill = to_s(pipeline.rows.back().front().end_ns);
+  const double length = std::min(whole.end_s / 3, std::max(share * whole.end_s, 1.6 * fill));
+  std::string body;
+  for (const TimeWindow& window :
+       {TimeWindow{0, length}, TimeWindow{whole.end_s - length, whole.end_s}}) {
+    body += text(kPlotLeft, y + 11,
+                 fmt::format("{}: {}", title, window.begin_s > 0 ? "its end" : "its beginning"),
+                 "start", "strong");
+    y += 18;
+    body += stage_rows(pipeline.rows, pipeline.with_chunks, window, y, true);
+    body += axis_from(window, y);
+    y += 30;
+  }
+  return body;
+}
+
 }  // namespace
 
-std::string pipeline_picture(const Timeline& timeline) {
-  const auto [rows, whole] = drawn_of(timeline);
-  const bool chunks = timeline.stages.begin()->second.chunks > 1;
-  std::size_t most = 0;
-  for (const Row& row : rows) most = std::max(most, row.size());
-  const bool single = most <= kMostPasses;
+Timeline usual_step(const Timeline& timeline) {
+  std::map<std::int32_t, TimeWindow> steps;
+  for (const PassSpan& span : timeline.passes) {
+    const auto [at, fresh] =
+        steps.try_emplace(span.step, TimeWindow{to_s(span.begin_ns), to_s(span.end_ns)});
+    at->second.begin_s = std::min(at->second.begin_s, to_s(span.begin_ns));
+    at->second.end_s = std::max(at->second.end_s, to_s(span.end_ns));
+  }
+  std::vector<std::pair<double, std::int32_t>> lengths;
+  for (const auto& [number, window] : steps) lengths.emplace_back(window.length(), number);
+  Timeline step;
+  step.stages = timeline.stages;
+  if (lengths.empty()) return step;
+  std::sort(lengths.begin(), lengths.end());
+  const std::int32_t usual = lengths[(lengths.size() - 1) / 2].second;
+  for (const PassSpan& span : timeline.passes) {
+    if (span.step == usual) step.passes.push_back(span);
+  }
+  return step;
+}
+
+std::string pipeline_picture(const std::vector<DrawnPipeline>& pipelines) {
+  std::vector<Drawn> all;
+  std::vector<double> lengths;
+  for (const DrawnPipeline& pipeline : pipelines) {
+    all.push_back(drawn_of(pipeline.timeline));
+    lengths.push_back(all.back().whole.length());
+  }
   std::string body;
   double y = 4;
-  body += text(kPlotLeft, y + 11, fmt::format("the step: {}", duration(whole.end_s)), "start",
-               "strong");
-  y += 18;
-  body += stage_rows(rows, chunks, whole, y, single);
-  body += time_axis(whole.length(), y);
-  y += 30;
-  if (!single) {
-    // As long as the last stage waits for its first pass, and then some passes.
-    const double share = static_cast<double>(kMostPasses / 2) / static_cast<double>(most);
-    const double fill = to_s(rows.back().front().end_ns);
-    const double length = std::min(whole.end_s / 3, std::max(share * whole.end_s, 1.6 * fill));
-    for (const TimeWindow& window :
-         {TimeWindow{0, length}, TimeWindow{whole.end_s - length, whole.end_s}}) {
-      body += text(kPlotLeft, y + 11, window.begin_s > 0 ? "its end" : "its beginning", "start",
-                   "strong");
-      y += 18;
-      body += stage_rows(rows, chunks, window, y, true);
-      body += axis_from(window, y);
-      y += 30;
-    }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Drawn& pipeline = all[i];
+    const TimeWindow shown{0, shared_length(lengths, pipeline.whole.length())};
+    body += text(kPlotLeft, y + 11,
+                 fmt::format("{}: {}", pipelines[i].title, duration(pipeline.whole.end_s)), "start",
+                 "strong");
+    y += 18;
+    body += stage_rows(pipeline.rows, pipeline.with_chunks, shown, y, pipeline.single());
+    body += time_axis(shown.length(), y);
+    y += 30;
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].single()) body += ends_of(all[i], pipelines[i].title, y);
   }
   return svg(kPictureWidth, y - 8, "Stages of the pipeline over the step", body) +
-         kinds_of_slices(timeline);
+         kinds_of_slices(all);
 }
 
 }  // namespace shardwright::cli::html

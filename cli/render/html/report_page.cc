@@ -44,9 +44,9 @@ std::string timeline_sections(const Report& report) {
     }
     layers += element("p", "dX and dW are the gradients of a GEMM's input and weight.", "note");
   }
-  if (report.stages) {
-    return section(fmt::format("One layer of stage {}", report.stages->timeline.stages.size() / 2),
-                   layers);
+  if (report.stages || report.measured_stages) {
+    const sim::StepTrace& staged = report.stages ? *report.stages : *report.measured_stages;
+    return section(fmt::format("One layer of stage {}", staged.timeline.stage_count() / 2), layers);
   }
   Bytes limit = 0;
   if (report.explanation) {

@@ -22,7 +22,7 @@ struct Report {
   std::optional<sim::Job> inputs;               // with one plan
   std::optional<sim::Explanation> explanation;  // of a pipeline its base alone
   std::vector<Strip> strips;  // predicted, then measured; of a pipeline's stage in the middle
-  std::optional<sim::StepTrace> stages;  // of a pipeline: what was predicted
+  std::optional<sim::StepTrace> stages, measured_stages;  // of a pipeline
   std::optional<sim::TraceComparison> comparison;
   std::optional<TuningSummary> tuning;
   std::vector<std::pair<std::string, std::string>> provenance;

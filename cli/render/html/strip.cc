@@ -20,7 +20,7 @@ struct Shown {
 Shown shown_of(const Timeline& timeline) {
   Shown shown;
   auto& [step, rank] = shown.lane;
-  const auto middle = static_cast<std::int32_t>(timeline.stages.size() / 2);
+  const auto middle = timeline.stage_count() / 2;
   for (const Span& span : timeline.spans) {
     if (timeline.stage_of(span.rank) == middle) rank = std::min(rank, span.rank);
   }

@@ -148,14 +148,6 @@ std::string draw_phases(const Strip& strip, const Frame& frame, double y) {
   return text;
 }
 
-/// Strips share a scale, so that their lengths compare, unless the shortest would vanish beside the
-/// longest; then each has its own.
-double shared_length(const std::vector<double>& lengths, double own) {
-  constexpr double kMostRatio = 6;
-  const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
-  return *most > kMostRatio * *least ? own : *most;
-}
-
 std::string caption(const Strip& strip, double seconds) {
   return fmt::format("{}: {}", strip.title, duration(seconds));
 }
