@@ -76,6 +76,7 @@ class App {
       this.fine.refreshInputs();
       if (state.view === 'plan') this.plan.update();
     }
+    if (what === 'measured') this.plan.redraw();
     if (what === 'room' && measureRoom(document.getElementById('answers'))) {
       if (state.view === 'plan') this.plan.redraw();
       else if (this.buy.sizing) this.buy.draw();

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that the user drops or chooses: told apart by their content, never sent anywhere. A model, plan or cluster is
 // kept as text; settings of another trainer become the plan; traces and logs go to `calibrate`, which reads them where
-// they lie and makes a cluster of them.
+// they lie and makes a cluster of them. A trace of `run` is drawn, too.
 import {Cancelled, sentenceOf} from './engine.js';
 import {bytes} from './format.js';
 import {safeName} from './link.js';
-import {files, setFlags, state} from './store.js';
+import {changed, files, setFlags, state} from './store.js';
 import {flagsOfPlan} from './catalogue.js';
 import {html} from './svg.js';
+import {usualStep} from './timeline.js';
 
 const LARGEST_TEXT = 4e6;
 const LARGEST_TRACE = 4e9;
+const LARGEST_DRAWN = 1e8;
 const HEAD_BYTES = 65536;
 // The words of a command that reads a file of each kind and says what is wrong with it.
 const READS = {
@@ -40,6 +42,7 @@ const OF_DEEPSPEED = ['zero_optimization', 'train_micro_batch_size_per_gpu', 'tr
 
 const looksLike = {
   trace: (head) => /"traceEvents"|"ph"\s*:/.test(head),
+  run: (head) => /"name":"measured[:,"]/.test(head),
   log: (head) => /nccl-tests|# nThread|algbw/i.test(head),
 };
 
@@ -47,7 +50,7 @@ const looksLike = {
 async function kindOf(name, blob) {
   const head = await blob.slice(0, HEAD_BYTES).text();
   if (looksLike.log(head)) return {kind: 'log'};
-  if (looksLike.trace(head)) return {kind: 'trace'};
+  if (looksLike.trace(head)) return {kind: 'trace', drawn: looksLike.run(head) && blob.size <= LARGEST_DRAWN};
   const expected = 'expected a model’s config.json, a plan, a cluster or profile, prices, settings of a trainer, a Kineto trace or an nccl-tests log';
   if (SETTINGS.test(name) && blob.size <= LARGEST_TEXT) return {kind: 'settings', text: await blob.text()};
   if (!/^\s*[[{]/.test(head)) throw new Error(`${name} is no JSON and no nccl-tests log; ${expected}.`);
@@ -78,7 +81,7 @@ export class GivenFiles {
       this.chosen.value = '';
     }});
     this.element = html('div', {class: 'drop'}, html('label', {for: 'file', class: 'button'}, 'Open a file'), this.chosen,
-      html('small', {}, 'config.json, plan, cluster, prices, settings of a trainer (YAML, TOML, JSON, Python, shell), Kineto trace, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
+      html('small', {}, 'config.json, plan, cluster, prices, settings of a trainer (YAML, TOML, JSON, Python, shell), trace of run or Kineto, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
     addEventListener('dragover', (event) => event.preventDefault());
     addEventListener('drop', (event) => {
       event.preventDefault();
@@ -100,7 +103,17 @@ export class GivenFiles {
         this.say(error.message, true);
       }
     }
+    for (const one of measured.filter(({drawn}) => drawn)) await this.draw(one);
     if (measured.length) await this.calibrate(measured);
+  }
+
+  async draw({name, blob}) {
+    try {
+      state.measured = {label: `measured: ${name}`, trace: usualStep(JSON.parse(await blob.text()))};
+      changed('measured');
+    } catch (error) {
+      this.say(`${name} cannot be drawn: ${error.message}.`, true);
+    }
   }
 
   /** A text that the program must be able to read; what it says of one that it cannot is the sentence. */

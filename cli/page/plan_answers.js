@@ -4,7 +4,7 @@ import {changesList, memoryPicture, memorySentence, timePicture, verdictOf} from
 import {bytes, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
 import {groupsView, lossesList, stagesView} from './stages.js';
 import {fold, html, table} from './svg.js';
-import {timelineOf, timelineView} from './timeline.js';
+import {sharedEnd, timelineOf, timelineView} from './timeline.js';
 
 const intervalWords = (prediction) =>
   `${percent(prediction.interval_level)} between ${prediction.iteration_time_interval_s.map((value) => seconds(value)).join(' and ')}`;
@@ -82,15 +82,17 @@ export function fillPlan(sections, rows) {
   if (rows.length > 1) sections.beside.lastChild.replaceChildren(comparison(rows));
 }
 
-/** What takes longer to find out: the timeline and the reasons. A plan that no timeline is drawn of says why. */
-export function fillDetails(sections, rows) {
-  const timelines = rows.filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
-  const common = Math.max(...timelines.map((row) => row.timeline.end));
+/** What takes longer to find out: the timeline and the reasons. A plan that no timeline is drawn of says why; a step that was measured
+ *  stands under those that are predicted. */
+export function fillDetails(sections, rows, measured, forget) {
+  const timelines = [...rows, ...(measured ? [measured] : [])].filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
+  const ends = timelines.map((row) => row.timeline.end);
   const untold = rows.filter((row) => !row.trace && row.noTrace).map((row) => html('p', {class: 'note'}, `${row.label}: ${row.noTrace}`));
   sections.timeline.replaceChildren(...timelines.map(({label, timeline, trace, prediction}) => html('div', {},
     timelines.length > 1 ? html('h3', {}, label) : null,
-    timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common, trace,
-      usable: prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))), ...untold);
+    timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common: sharedEnd(ends, timeline.end), trace,
+      usable: prediction && prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))), ...untold,
+    ...(measured ? [html('p', {class: 'tools'}, html('button', {type: 'button', class: 'small', onclick: forget}, 'Leave out what was measured'))] : []));
   sections.why.replaceChildren(...whyOf(rows[0].prediction.explanation || {}));
 }
 

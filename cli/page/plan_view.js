@@ -100,7 +100,14 @@ export class PlanView {
   redraw() {
     if (!this.answer) return;
     fillPlan(this.sections, this.rows());
-    if (this.detailed) fillDetails(this.sections, this.rows());
+    if (this.detailed) this.showDetails();
+  }
+
+  showDetails() {
+    fillDetails(this.sections, this.rows(), state.measured, () => {
+      state.measured = null;
+      changed('measured');
+    });
   }
 
   rows() {
@@ -192,7 +199,7 @@ export class PlanView {
     }
     this.detailed = true;
     fillPlan(this.sections, this.rows());
-    fillDetails(this.sections, this.rows());
+    this.showDetails();
     document.body.dataset.details = 'done';
     changed('details');
   }

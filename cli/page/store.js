@@ -5,6 +5,7 @@ export const state = {
   flags: new Map(),
   held: new Set(),  // flags that a search may not change
   beside: null,     // another plan's flags, to compare with
+  measured: null,   // {label, trace} of a step of `run`, to draw under the predicted one
 };
 
 /** Text of the user's files by name; on a command line they are ./NAME. */

@@ -12,8 +12,8 @@ const COLORS = [[/gather/, 'gather'], [/reduce/, 'reduce'], [/attention/, 'atten
   [/projection|input_gradient|weight_gradient|product|gemm/, 'product']];
 
 // Slices of a pipeline's stage have no kind; what they are is their category.
-const OF_A_STAGE = {forward: 'forward', backward: 'backward', 'weight gradient': 'weights', bubble: 'bubble', transfer: 'copy', host: 'host',
-  'gradient reduction': 'reduce', 'parameter gather': 'gather'};
+const OF_A_STAGE = {forward: 'forward', backward: 'backward', 'input gradient': 'backward', 'weight gradient': 'weights', 'deferred gradient': 'weights',
+  bubble: 'bubble', transfer: 'copy', host: 'host', 'nodes vary': 'host', 'gradient reduction': 'reduce', 'parameter gather': 'gather'};
 
 function classOfSpan({cat, args = {}}) {
   if (cat === 'optimizer') return 'optimizer';
@@ -25,6 +25,38 @@ function classOfSpan({cat, args = {}}) {
 const LABELS = {product: 'matrix products', attention: 'attention', memory: 'other kernels', gather: 'gathers',
   reduce: 'reductions', copy: 'copies', optimizer: 'optimizer', host: 'host issues work', forward: 'forward', backward: 'backward',
   weights: 'weight gradients', bubble: 'bubble'};
+
+/** Of a trace of `run`, which holds several steps and ranks: the step of median length, from 0, on the first rank, of a pipeline on that
+ *  of each stage. */
+export function usualStep({traceEvents}) {
+  const firsts = new Map();  // the process shown, by stage
+  for (const {ph, name, pid, args} of traceEvents) {
+    if (ph !== 'M' || name !== 'process_name') continue;
+    const stage = args.stage ?? 0;
+    if (!firsts.has(stage) || pid < firsts.get(stage)) firsts.set(stage, pid);
+  }
+  const shown = new Set(firsts.values());
+  const stepOf = ({args}) => (args && args.step) || 0;
+  const steps = new Map();
+  for (const event of traceEvents) {
+    if (event.ph !== 'X') continue;
+    const step = steps.get(stepOf(event)) || {number: stepOf(event), begin: Infinity, end: -Infinity};
+    steps.set(step.number, step);
+    step.begin = Math.min(step.begin, event.ts);
+    step.end = Math.max(step.end, event.ts + event.dur);
+  }
+  const byLength = [...steps.values()].sort((one, other) => one.end - one.begin - (other.end - other.begin));
+  if (!byLength.length) throw new Error('it has no slices');
+  const usual = byLength[Math.floor((byLength.length - 1) / 2)];
+  const kept = traceEvents.filter((event) => shown.has(event.pid) && (event.ph === 'M' || (event.ph === 'X' && stepOf(event) === usual.number)));
+  return {traceEvents: kept.map((event) => (event.ph === 'X' ? {...event, ts: event.ts - usual.begin} : event))};
+}
+
+/** Steps under each other share a scale, unless the shortest would vanish beside the longest; then each has its own. */
+export function sharedEnd(ends, own) {
+  const most = Math.max(...ends);
+  return most > 6 * Math.min(...ends) ? own : most;
+}
 
 /** {end, lanes: [{name, role, spans}], curves} of a Chrome trace that the program wrote; times in microseconds. */
 export function timelineOf(trace) {

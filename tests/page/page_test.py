@@ -175,6 +175,42 @@ def a_model_parallel_plan_shows_its_stages(on):
 
 
 @flow
+def a_measured_pipeline_stands_under_the_predicted_one(on):
+    """A trace of `run` that is dropped: one step of several, one rank of each stage."""
+    trace = on.folder / "pipeline.json"
+    code, text = on.native("run", "--device", "host", "--model", str(ROOT / "profiles/data/examples/tiny-llama.json"), "--data", "synthetic",
+                           "--ranks", "4", "--tp", "2", "--pp", "2", "--pp-schedule", "zb1p", "--grad-accum", "4", "--micro-batch", "1", "--seq-len", "64",
+                           "--steps", "4", "--save", "none", "--out", str(on.folder / "ran"), "--trace", str(trace), "--trace-steps", "3")
+    assert code == 0, text
+    on.page.open("#plan?model=llama-3.2-1b&cluster=dgx-h100&gpus=8&tp=2&pp=2&grad-accum=4&strategy=zero1&stack=native&pp-schedule=zb1p")
+    on.page.settled()
+    pictures = "return document.querySelectorAll('#timeline svg.picture').length"
+    lanes = "return [...document.querySelectorAll('#timeline svg.picture')].map((one) => one.querySelectorAll('.lane').length)"
+    assert on.page.js(lanes) == [2]
+    on.page.give(trace)
+    on.page.wait("document.querySelectorAll('#timeline svg.picture').length === 2")
+    assert on.page.js(lanes) == [2, 2], "a row for each stage, whatever its ranks"
+    titles = on.page.js("return [...document.querySelectorAll('#timeline h3')].map((one) => one.textContent)")
+    assert titles[1] == "measured: pipeline.json", titles
+    # Each micro-batch once forward, as input's gradient and as weights', of one step.
+    for side in (0, 1):
+        told = on.page.js("return [...document.querySelectorAll('#timeline svg.picture')[arguments[0]].querySelectorAll('rect title')].map((one) => one.textContent)", side)
+        for what in ("forward", "input gradient", "weight gradient"):
+            for micro_batch in range(4):
+                assert sum(one.startswith(f"{what} {micro_batch}: ") for one in told) <= 2, told
+        assert any(one.startswith("forward 3: ") for one in told), told
+    legends = on.page.js("return [...document.querySelectorAll('#timeline .legend')].map((one) => one.textContent)")
+    for legend in legends:
+        assert all(word in legend for word in ("forward", "backward", "weight gradients", "bubble")), legends
+    for dark in (False, True) if on.pictures else ():  # what a run measures looks different every time: to be looked at only
+        on.page.resize(1280, 900, dark)
+        on.page.picture(on.pictures / f"measured_{'dark' if dark else 'light'}.png")
+    on.page.resize(1280, 900)
+    on.page.js("[...document.querySelectorAll('#timeline button')].find((one) => one.textContent.startsWith('Leave out')).click()")
+    assert on.page.js(pictures) == 1
+
+
+@flow
 def broken_looks_are_seen(on):
     """The comparison of pictures is itself tried: another font is nothing to it, each of looks.BROKEN is."""
     on.page.open()
