@@ -136,7 +136,7 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
 }
 
 Operand first_half_gradient(const ProgramWriter& w) {
-  return w.has_post_norms()            ? Operand(kDNorm1)
+  return w.has_post_norms()            ? w.post_norm_gradient(false)
          : w.model().parallel_residual ? of_next_unit(kDX)
                                        : Operand(kDXMid);
 }

@@ -31,7 +31,7 @@ Product down_product(const ProgramWriter& w) {
           w.shape().ffn,
           kActivationOut,
           apart ? Operand(kDown) : of_next_unit(kX),
-          w.has_post_norms() ? Operand(kDNorm2) : of_next_unit(kDX),
+          w.has_post_norms() ? w.post_norm_gradient(true) : of_next_unit(kDX),
           kDActivation,
           w.model().mlp_bias};
 }

@@ -227,7 +227,7 @@ Op ProgramWriter::post_norm(bool second, bool backward) const {
   Op op = backward
               ? elementwise(OpKind::kNorm, stack_.norm, count, true,
                             {second ? of_next_unit(kDX) : Operand(kDXMid), saved, in},
-                            {second ? kDNorm2 : kDNorm1})
+                            {post_norm_gradient(second)})
               : elementwise(OpKind::kNorm, stack_.norm, count, false, {in, second ? kXMid : kX},
                             {second ? of_next_unit(kX) : Operand(kXMid), saved});
   // The sum with the residual is read, read and written once more.
@@ -235,6 +235,11 @@ Op ProgramWriter::post_norm(bool second, bool backward) const {
   op.part = second ? 3 : 2;
   op.weight = second ? Weight::kNorm2 : Weight::kNorm1;
   return op;
+}
+
+Operand ProgramWriter::post_norm_gradient(bool second) const {
+  if (shape_.sequence_parallel) return second ? kDNorm2 : kDNorm1;  // and is gathered
+  return second ? kDGathered : kDGatheredMid;
 }
 
 Op ProgramWriter::product_forward(const Product& of) const {

@@ -140,9 +140,10 @@ class ProgramWriter {
   /// A layer's first or second norm; the head's is written as a first one.
   Op norm(bool second, Weight weight) const;
   Op norm_backward(bool second, Weight weight, Operand gradient) const;
-  /// The norm behind attention (or, `second`, the MLP). Its input's gradient waits where that of
-  /// the norm before it comes later.
+  /// The norm behind attention (or, `second`, the MLP), and the gradient of its input. A product
+  /// reads that for its weights, perhaps in a later pass, so nothing else of the unit lies there.
   Op post_norm(bool second, bool backward) const;
+  Operand post_norm_gradient(bool second) const;
   Op product_forward(const Product& product) const;
   Op input_gradient(const Product& product) const;
   Op weight_gradient_of(const Product& product) const;

@@ -108,10 +108,13 @@ TEST(PipelineParallel, OfEveryFamily) {
   for (const Model& model :
        {tiny_qwen2(), tiny_gpt2(), tiny_mpt(), tiny_gpt_neox(), tiny_gemma2()}) {
     for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-      SCOPED_TRACE(fmt::format("{} in {}", model.family, name_of(dtype)));
-      Training training = pipeline(model, Strategy::kZero1, {PipelineKind::kInterleaved, 1, 2, 3});
-      training.plan.param_dtype = dtype;
-      expect_equal(training);
+      for (const Layout& layout :
+           {Layout{PipelineKind::kInterleaved, 1, 2, 3}, Layout{PipelineKind::kZb1p, 1, 2}}) {
+        SCOPED_TRACE(fmt::format("{} in {}, {}", model.family, name_of(dtype), told(layout)));
+        Training training = pipeline(model, Strategy::kZero1, layout);
+        training.plan.param_dtype = dtype;
+        expect_equal(training);
+      }
     }
   }
 }
