@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tensor ranks gather and add up.
 #include "exec/model_ops.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 
@@ -13,6 +14,8 @@ void ModelOps::gather(const Op& op, std::int32_t unit) {
   constexpr std::int64_t kNumbers = sizeof(VocabularyPart) / sizeof(float);
   const std::int64_t own = leaves_ * chunk_->size() * kNumbers;
   const Array all{activations_.at(op.in[0], unit), DType::kFp32, own * shape_.tp};
+  SHARDWRIGHT_CHECK(all.bytes() <= activations_.bytes(op.in[0], unit), "{} bytes of {}",
+                    all.bytes(), name_of(op.in[0].tensor));
   ranks.all_gather(stream_of(op), all.part(own * tensor_rank_, own), all);
 }
 

@@ -59,7 +59,7 @@ enum class Tensor : std::uint8_t {
   kLogitsFloat,       // fp32 [T, V]
   kLossSaved0,        // what a stack's loss keeps
   kLossSaved1,        //
-  kLossParts,         // fp32 [tensor ranks, tokens of a chunk, 3] of the loss, by part of V
+  kLossParts,         // fp32 [leaves, tokens of a chunk, 3] of the loss, by part of V
   kLayerSaved,        // what software keeps of a layer beyond what its kernels read
   // What model-parallel ranks share. T' tokens between the matrices, R rows of experts, E experts,
   // Fe channels of one, Fs of the shared ones, L a latent vector's.

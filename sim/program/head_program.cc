@@ -55,7 +55,7 @@ void share_loss(const ProgramWriter& w, Ops& list) {
 /// put together by every rank, in their order.
 void share_parts(const ProgramWriter& w, Ops& list) {
   Op op = w.collective(CommGroup::kTensor, Collective::kAllGather,
-                       f(w.shape().tp * kLossPartBytes) * w.elements(1));
+                       f(w.plan().feature_parts() * kLossPartBytes) * w.elements(1));
   op.phase = Phase::kLoss;
   add_input(op, kLossParts);
   add_output(op, kLossParts);

@@ -107,7 +107,7 @@ void ProgramWriter::size_loss() {
   const bool in_place = stack_.loss_chunk_tokens > 0;
   of_loss(kLogits,
           in_place ? f(std::max<std::int64_t>(width_ * chunk, 4) * columns) : f(width_) * logits);
-  of_loss(kLossParts, f(kLossPartBytes * shape_.tp * chunk));
+  of_loss(kLossParts, f(kLossPartBytes * plan_.feature_parts() * chunk));
   of_loss(kDLogits, f(width_) * logits);
   of_loss(kLogitsFloat, 4 * logits);
   of_loss(kDLogitsFloat, 4 * logits);

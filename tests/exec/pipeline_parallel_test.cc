@@ -119,6 +119,18 @@ TEST(PipelineParallel, OfEveryFamily) {
   }
 }
 
+TEST(PipelineParallel, LeavesOfMoreRanksThanThereAre) {
+  for (const Layout& layout :
+       {Layout{PipelineKind::kZb1p, 2, 2}, Layout{PipelineKind::kZbv, 2, 2, 2}}) {
+    SCOPED_TRACE(told(layout));
+    Training training = pipeline(divisible(tiny_llama()), Strategy::kFsdp2, layout);
+    training.model.vocab = 96;
+    training.plan.sum_features = 4;
+    training.plan.parallel.sp = layout.kind == PipelineKind::kZbv;
+    expect_equal(training);
+  }
+}
+
 TEST(PipelineParallel, RecomputesToTheSameBits) {
   for (const char* what : {"full", "selective-op", "ffn"}) {
     SCOPED_TRACE(what);
