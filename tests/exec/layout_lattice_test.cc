@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lattice of layouts: tensor-parallel ranks x stages x their chunks x data-parallel ranks, up
+// to 16 ranks, with every pipeline schedule, strategy and recomputation, and what else a plan can
+// say drawn for each. Every one trains to the bits of one rank with the same leaves of sums.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "sim/core/base/parse_number.h"
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+
+constexpr std::int64_t kTriedLayouts = 40;  // SHARDWRIGHT_LAYOUTS tries others
+constexpr std::int64_t kMostRanks = 16;
+
+struct Shape {
+  std::int64_t tp = 1, pp = 1, virtual_stages = 1, dp = 1;
+  std::optional<PipelineKind> kind;  // where there are stages
+};
+
+std::vector<Shape> shapes() {
+  using enum PipelineKind;
+  std::vector<Shape> shapes;
+  for (std::int64_t tp = 1; tp <= 8; tp *= 2) {
+    for (std::int64_t pp = 1; tp * pp <= kMostRanks; pp *= 2) {
+      for (std::int64_t dp = 1; tp * pp * dp <= kMostRanks; dp *= 2) {
+        if (pp == 1) {
+          shapes.push_back({tp, pp, 1, dp, {}});
+          continue;
+        }
+        for (const PipelineKind kind : {kGpipe, kOneForwardOneBackward, kZb1p}) {
+          shapes.push_back({tp, pp, 1, dp, kind});
+        }
+        shapes.push_back({tp, pp, 2, dp, kZbv});
+        for (const std::int64_t chunks : {2, 3}) {
+          if (pp * chunks <= kMostRanks) shapes.push_back({tp, pp, chunks, dp, kInterleaved});
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+class Drawing {
+ public:
+  explicit Drawing(std::uint64_t index) : random_{index, kernels::RandomSite::kSynthetic, 0} {}
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(random_.below(draws_++, static_cast<std::uint64_t>(n)));
+  }
+  template <class T>
+  T pick(const std::vector<T>& choices) {
+    return choices[static_cast<std::size_t>(below(std::ssize(choices)))];
+  }
+
+ private:
+  kernels::RandomStream random_;
+  std::uint64_t draws_ = 0;
+};
+
+Model drawn_model(const Shape& shape, Drawing& draw) {
+  const bool shares_embedding = shape.pp == 1;  // stages do not exchange its gradients yet
+  Model model =
+      divisible(draw.pick(std::vector{tiny_llama(), tiny_qwen2(), tiny_qwen3(), tiny_gpt2(),
+                                      tiny_mpt(), tiny_gpt_neox(), tiny_gemma(), tiny_gemma2()}));
+  model.hidden = model.ffn = 40;
+  model.head_dim = 8;
+  if (shape.tp > model.kv_heads) model.kv_heads = shape.tp;
+  model.tied_head = shares_embedding && model.tied_head;
+  model.layers = std::max<std::int64_t>(2, shape.pp * shape.virtual_stages) + draw.below(3);
+  return model;
+}
+
+/// Micro-batches of a step on a rank. Where a rank adds up its own before others', only one of each
+/// keeps the order of one rank.
+std::int64_t drawn_micro_batches(const Shape& shape, bool whole_sums, Drawing& draw) {
+  std::int64_t least = 1;
+  if (shape.kind) least = info_of(*shape.kind).micro_batches_per_stage * shape.pp;
+  if (shape.kind == PipelineKind::kInterleaved) return shape.pp * (1 + draw.below(2));
+  least = std::max<std::int64_t>(least, 1);
+  if (whole_sums && shape.dp > 1 && draw.below(2) == 0) return least;
+  return least + draw.below(4);
+}
+
+/// Of the lattice's corners the i-th: neighbours differ in everything.
+Training drawn_layout(std::uint64_t index) {
+  static const std::vector<Shape> kShapes = shapes();
+  constexpr Strategy kStrategies[] = {
+      Strategy::kDdp,   Strategy::kZero1,       Strategy::kZero2,      Strategy::kZero3,
+      Strategy::kFsdp1, Strategy::kFsdp2,       Strategy::kYafsdp,     Strategy::kFsdp2NoReshard,
+      Strategy::kHsdp,  Strategy::kFsdp1GradOp, Strategy::kYafsdpZero2};
+  const Shape& shape = kShapes[(index * 37) % kShapes.size()];
+  Strategy strategy = kStrategies[index % std::size(kStrategies)];
+  Drawing draw(index);
+  Training training;
+  training.model = drawn_model(shape, draw);
+  const bool whole_sums =
+      shape.pp > 1 || strategy == Strategy::kDdp || strategy == Strategy::kZero1;
+  training.plan = tiny_plan(strategy, shape.tp * shape.pp * shape.dp,
+                            drawn_micro_batches(shape, whole_sums, draw));
+  Plan& plan = training.plan;
+  plan.seq_len = 16;
+  if (strategy == Strategy::kHsdp) {
+    // Stages add shards and then replicas, and that is the order of one rank where there is but one
+    // of them.
+    const std::int64_t half = std::max<std::int64_t>(1, shape.dp / 2);
+    plan.shard_group = shape.pp == 1 ? half : draw.below(2) == 0 ? shape.dp : 1;
+  }
+  plan.parallel.tp = shape.tp;
+  plan.parallel.pp = shape.pp;
+  plan.parallel.virtual_stages = shape.virtual_stages;
+  plan.parallel.pp_schedule = shape.kind;
+  if (shape.tp > 1) plan.parallel.sp = draw.below(4) > 0;
+  if (shape.tp < 4 && draw.below(3) == 0) {
+    plan.sum_features = 4;
+    training.model.vocab = 96;
+  }
+  set_recompute(plan, draw.pick(std::vector<std::string>{"none", "none", "full", "selective-op",
+                                                         "norm", "ffn", "attention", "block"}));
+  if (plan.recompute != Recompute::kNone) plan.ckpt_layers = 1 + draw.below(training.model.layers);
+  if (draw.below(2) == 0) plan.param_dtype = DType::kBf16;
+  plan.micro_batch = 1 + draw.below(2);
+  plan.buffers = 1 + static_cast<int>(draw.below(3));
+  plan.prefetch = static_cast<int>(draw.below(3));
+  training.mode = draw.below(4) == 0 ? StreamMode::kThreads : StreamMode::kInline;
+  training.options.poison = draw.below(2) == 0;
+  training.ignores_targets = draw.below(2) == 0;
+  training.packs_documents = draw.below(2) == 0;
+  training.loss_chunk_tokens = static_cast<double>(5 + draw.below(60));
+  training.steps = 2;
+  return training;
+}
+
+/// One rank that accumulates all micro-batches of a step; ranks that only replicate, where each
+/// adds up several micro-batches of its own first.
+std::vector<TrainedStep> without_layout(Training training) {
+  Plan& plan = training.plan;
+  const std::int64_t dp = RankMesh(plan, 1).dp;
+  const bool whole_sums =
+      plan.parallel.pp > 1 || plan.strategy == Strategy::kDdp || plan.strategy == Strategy::kZero1;
+  const bool replicates = whole_sums && plan.grad_accum > 1;
+  plan.sum_features = plan.feature_parts();
+  plan.parallel = {};
+  plan.shard_group = 0;
+  plan.gpus = replicates ? dp : 1;
+  if (!replicates) plan.grad_accum *= dp;
+  plan.strategy = plan.gpus > 1 ? Strategy::kDdp : Strategy::kSingle;
+  set_recompute(plan, "none");
+  plan.ckpt_layers = 0;
+  training.mode = StreamMode::kInline;
+  training.options = {};
+  return train(training);
+}
+
+std::string told(const Training& training) {
+  const Plan& plan = training.plan;
+  const Parallelism& p = plan.parallel;
+  return fmt::format(
+      "tp {} pp {} v {} of {} ranks, {}, {} of {} layers, {}, {} micro-batches, {}, "
+      "recompute {} of {}, {} leaves{}",
+      p.tp, p.pp, p.virtual_stages, plan.gpus, p.pp > 1 ? info_of(p.schedule()).name : "no stages",
+      training.model.name, training.model.layers, name_of(plan.strategy), plan.grad_accum,
+      name_of(plan.param_dtype), recompute_name(plan), plan.ckpt_layers, plan.feature_parts(),
+      training.options.poison ? ", poisoned" : "");
+}
+
+std::int64_t asked_layouts() {
+  const char* asked = std::getenv("SHARDWRIGHT_LAYOUTS");
+  return asked == nullptr ? kTriedLayouts : parse_int64(asked).value();
+}
+
+TEST(LayoutLattice, EveryLayoutTrainsAsOneRank) {
+  for (std::int64_t index = 0; index < asked_layouts(); ++index) {
+    const Training training = drawn_layout(static_cast<std::uint64_t>(index));
+    SCOPED_TRACE(fmt::format("layout {}: {}", index, told(training)));
+    const std::vector<TrainedStep> expected = without_layout(training);
+    ASSERT_GT(expected.back().result.gradient_norm, 0);
+    expect_same_training(expected, train(training));
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::exec
