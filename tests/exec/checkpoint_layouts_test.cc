@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ using shardwright::testing::refusal_of;
 struct RankLayout {
   const char* name;
   Strategy strategy;
-  std::int64_t tp, dp;
+  std::int64_t tp, dp, pp = 1, virtual_stages = 1;
+  PipelineKind kind = PipelineKind::kOneForwardOneBackward;
 };
 constexpr RankLayout kLayouts[] = {{"tp4", Strategy::kYafsdp, 4, 1},
                                    {"tp2", Strategy::kZero1, 2, 1},
@@ -36,10 +38,22 @@ constexpr RankLayout kLayouts[] = {{"tp4", Strategy::kYafsdp, 4, 1},
                                    {"dp4", Strategy::kYafsdp, 1, 4},
                                    {"one", Strategy::kSingle, 1, 1}};
 
+/// A stage adds up its micro-batches before it reduces, so those of several data-parallel ranks
+/// have one each.
+constexpr RankLayout kPipelines[] = {
+    {"pp4", Strategy::kZero1, 1, 1, 4},
+    {"tp2pp2v3", Strategy::kYafsdp, 2, 1, 2, 3, PipelineKind::kInterleaved},
+    {"tp2pp2-zbv", Strategy::kFsdp2, 2, 1, 2, 2, PipelineKind::kZbv},
+    {"dp4pp2", Strategy::kZero2, 1, 4, 2, 1, PipelineKind::kZb1p},
+    {"tp2dp2", Strategy::kFsdp2, 2, 2}};
+
 /// Four micro-batches a step, sums of four leaves.
 Plan plan_of(const RankLayout& layout) {
-  Plan plan = tiny_plan(layout.strategy, layout.tp * layout.dp, 4 / layout.dp);
+  Plan plan = tiny_plan(layout.strategy, layout.tp * layout.pp * layout.dp, 4 / layout.dp);
   plan.parallel.tp = layout.tp;
+  plan.parallel.pp = layout.pp;
+  plan.parallel.virtual_stages = layout.virtual_stages;
+  plan.parallel.pp_schedule = layout.kind;
   plan.sum_features = 4;
   return plan;
 }
@@ -72,17 +86,19 @@ Pieces pieces_of(const fs::path& folder) {
 class CheckpointLayouts : public TrainFixture {
  protected:
   /// All layouts train alike from the beginning; then each goes on from the others' second step.
-  void resume_each_at_each_other() {
+  void resume_each_at_each_other(std::span<const RankLayout> layouts = kLayouts) {
     options_.lr.total_steps = 4;
     options_.config = config_of(model_);
     std::vector<Outcome> whole;
-    for (const RankLayout& layout : kLayouts) {
+    const RankLayout& first = layouts.front();
+    for (const RankLayout& layout : layouts) {
       whole.push_back(run(layout.name, plan_of(layout), options_));
-      expect_same_state(saved(kLayouts[0].name, 4), saved(layout.name, 4));
+      ASSERT_EQ(whole.back().result.failure, "");
+      expect_same_state(saved(first.name, 4), saved(layout.name, 4));
     }
-    for (const RankLayout& from : kLayouts) {
+    for (const RankLayout& from : layouts) {
       const Checkpoint second(saved(from.name, 2));
-      for (const RankLayout& to : kLayouts) {
+      for (const RankLayout& to : layouts) {
         if (&from == &to) continue;
         const std::string name = fmt::format("{}-at-{}", from.name, to.name);
         SCOPED_TRACE(name);
@@ -94,18 +110,18 @@ class CheckpointLayouts : public TrainFixture {
           EXPECT_EQ(resumed.steps[i].loss, whole[0].steps[i + 2].loss);
           EXPECT_EQ(resumed.steps[i].grad_norm, whole[0].steps[i + 2].grad_norm);
         }
-        expect_same_state(saved(kLayouts[0].name, 4), saved(name, 4));
+        expect_same_state(saved(first.name, 4), saved(name, 4));
         fs::remove_all(folder_ / name);
         if (HasFailure()) return;
       }
     }
-    expect_same_models();
+    expect_same_models(layouts);
   }
 
   /// Files of Hugging Face are the same bytes, and what is read from them trains alike.
-  void expect_same_models() {
+  void expect_same_models(std::span<const RankLayout> layouts) {
     std::string first;
-    for (const RankLayout& layout : kLayouts) {
+    for (const RankLayout& layout : layouts) {
       SCOPED_TRACE(layout.name);
       const fs::path folder = folder_ / fmt::format("{}-model", layout.name);
       export_model(Checkpoint(saved(layout.name, 4)), folder, std::int64_t{1} << 30);
@@ -121,18 +137,19 @@ class CheckpointLayouts : public TrainFixture {
       options.lr.warmup_steps = 0;
       const std::string name = fmt::format("{}-loaded", layout.name);
       run(name, plan_of(layout), options);
-      expect_same_state(saved("tp4-loaded", 1), saved(name, 1));
+      expect_same_state(saved(fmt::format("{}-loaded", layouts.front().name), 1), saved(name, 1));
     }
+    const fs::path saved_model = folder_ / fmt::format("{}-model", layouts.back().name);
     std::vector<float> file(8), here(8);
-    SafetensorsModel(folder_ / "one-model").read_floats(tensor_, 0, file);
+    SafetensorsModel(saved_model).read_floats(tensor_, 0, file);
     TrainOptions options = options_;
-    const SafetensorsModel model(folder_ / "one-model");
+    const SafetensorsModel model(saved_model);
     options.weights = &model;
     options.lr.total_steps = 1;
     options.lr.warmup_steps = 0;
     options.lr.peak = 1e-30;  // the weights stay
     options.adamw.weight_decay = 0;
-    run("stays", plan_of(kLayouts[0]), options);
+    run("stays", plan_of(layouts.front()), options);
     Checkpoint(saved("stays", 1)).read(StateKind::kParameter, tensor_, 0, here);
     EXPECT_EQ(file, here);
   }
@@ -166,6 +183,15 @@ TEST_F(CheckpointLayouts, OfAModelWithOneMatrixForQueriesKeysAndValues) {
   model_.vocab = 100;
   tensor_ = "transformer.ln_f.weight";
   resume_each_at_each_other();
+}
+
+// Twenty ordered pairs, of which each has a pipeline.
+TEST_F(CheckpointLayouts, OfPipelines) {
+  model_ = divisible(tiny_llama());
+  model_.layers = 6;
+  model_.vocab = 100;
+  tensor_ = "model.layers.4.mlp.down_proj.weight";
+  resume_each_at_each_other(kPipelines);
 }
 
 // Each key/value head is written once.

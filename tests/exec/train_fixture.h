@@ -68,19 +68,21 @@ class TrainFixture : public ::testing::Test {
   /// Runs in folder_/name.
   Outcome run(const std::string& name, const Plan& plan, TrainOptions options) const {
     options.folder = folder_ / name;
-    const Schedule schedule = sim::lower(model_, plan, native_stack(), 2);
+    const std::vector<Schedule> stages = sim::step_schedules(model_, plan, native_stack(), 2);
+    const RankMesh mesh(plan, stages.front().shard_ranks());
     const Data data = open_data({.train = "synthetic",
                                  .eval = "",
                                  .seq_len = plan.seq_len,
                                  .vocab = model_.vocab,
                                  .seed = 3});
     kernels::host::Parallel parallel(1);
-    LocalWorld world(RankMesh(plan, schedule.shard_ranks()));
+    LocalWorld world(mesh);
     Outcome outcome;
     Listener listener(outcome, on_note_);
     world.run([&](int rank) {
       HostDevice device(parallel, StreamMode::kInline);
-      Executor executor(model_, plan, schedule, device, world.groups(rank, device));
+      Executor executor(model_, plan, stages[static_cast<std::size_t>(mesh.place_of(rank).pp)],
+                        device, world.groups(rank, device));
       TrainResult result = train(executor, plan, data, options, rank == 0 ? &listener : nullptr);
       if (rank == 0) outcome.result = std::move(result);
     });
