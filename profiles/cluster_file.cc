@@ -41,6 +41,9 @@ void read_set(const JsonReader& root, ClusterFile& result) {
     if (path.starts_with('_')) continue;
     result.set.push_back({path, set->raw().at(path).dump(), root.file(), ""});
   }
+  // Those of a base among them, each before what is given in its place.
+  std::stable_sort(result.set.begin(), result.set.end(),
+                   [](const SetEntry& a, const SetEntry& b) { return a.path < b.path; });
 }
 
 void read_measurements(const JsonReader& root, ClusterFile& result) {
