@@ -90,17 +90,26 @@ StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, T
   return step;
 }
 
-/// Weight gradients, or what else there is of backward without them.
-PassTime ChunkTimer::half_of_backward(TimedChunk& chunk, bool weights) {
+/// Runs with nothing but one part of backward's operations.
+template <typename Run>
+void ChunkTimer::run_part(TimedChunk& chunk, PassPart part, const Run& run) {
+  if (part == PassPart::kAll) return run();
   const std::vector<OpCost> whole = chunk.costs;
   for (std::size_t i = 0; i < whole.size(); ++i) {
-    if (chunk.schedule.ops[i].deferrable != weights) chunk.costs[i] = {};
+    if (!is_in(chunk.schedule.ops[i], part)) chunk.costs[i] = {};
   }
-  using S = ChunkSection;
-  const StepTime two = run(chunk, {{S::kBackward, 2}});
-  const PassTime half = difference(run(chunk, {{S::kBackward, 4}}), two, 2);
+  run();
   chunk.costs = whole;
-  return half;
+}
+
+PassTime ChunkTimer::part_of_backward(TimedChunk& chunk, PassPart part) {
+  using S = ChunkSection;
+  PassTime time;
+  run_part(chunk, part, [&] {
+    const StepTime two = run(chunk, {{S::kBackward, 2}});
+    time = difference(run(chunk, {{S::kBackward, 4}}), two, 2);
+  });
+  return time;
 }
 
 void ChunkTimer::time(TimedChunk& chunk, bool splits_backward) {
@@ -119,8 +128,8 @@ void ChunkTimer::time(TimedChunk& chunk, bool splits_backward) {
   passes.forward = difference(run(chunk, {{S::kForward, 4}}), chunk.two_forward, 2);
   const StepTime two_backward = run(chunk, {{S::kBackward, 2}});
   if (splits_backward) {  // into passes that hide nothing of each other
-    passes.backward = half_of_backward(chunk, false);
-    add(passes.backward, half_of_backward(chunk, true));
+    passes.backward = part_of_backward(chunk, PassPart::kPrompt);
+    add(passes.backward, part_of_backward(chunk, PassPart::kDelayed));
   } else {
     passes.backward = difference(run(chunk, {{S::kBackward, 4}}), two_backward, 2);
   }
@@ -150,12 +159,13 @@ PassTime ChunkTimer::first_forward(TimedChunk& chunk, Nanoseconds spare_ns) {
   return difference(first, chunk.two_forward);
 }
 
-std::vector<PassOperation> ChunkTimer::pass_operations(TimedChunk& chunk, ChunkSection pass) {
+std::vector<PassOperation> ChunkTimer::pass_operations(TimedChunk& chunk, ChunkSection pass,
+                                                       PassPart part) {
   // As many as are timed; the last but one has others before it and behind it.
   constexpr std::int32_t kPasses = 4, kTaken = 2;
   Timeline timeline;
   std::vector<OpInstance> instances;
-  run(chunk, {{pass, kPasses}}, &timeline, &instances);
+  run_part(chunk, part, [&] { run(chunk, {{pass, kPasses}}, &timeline, &instances); });
   const std::size_t count = instances.size() / kPasses;
   const auto first = static_cast<OpId>(kTaken * count);
   std::vector<PassOperation> operations(count);
@@ -177,6 +187,9 @@ std::vector<PassOperation> ChunkTimer::pass_operations(TimedChunk& chunk, ChunkS
     operation.begin_ns -= begin.value_or(0);
     operation.end_ns -= begin.value_or(0);
   }
+  std::erase_if(operations, [&](const PassOperation& operation) {
+    return !is_in(chunk.schedule.ops[operation.at.op], part);
+  });
   return operations;
 }
 

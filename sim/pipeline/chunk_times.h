@@ -16,6 +16,7 @@
 #include "sim/cost/cost.h"
 #include "sim/engine/engine.h"
 #include "sim/explain/host_regime.h"
+#include "sim/pipeline/pass_parts.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
@@ -68,8 +69,9 @@ class ChunkTimer {
   /// What the first forward pass takes more than others where its input arrives `spare_ns` after
   /// the step has begun.
   PassTime first_forward(TimedChunk& chunk, Nanoseconds spare_ns);
-  /// All operations of one pass among others, in host order.
-  std::vector<PassOperation> pass_operations(TimedChunk& chunk, ChunkSection pass);
+  /// The operations of one pass among others, in host order, or of one part of backward.
+  std::vector<PassOperation> pass_operations(TimedChunk& chunk, ChunkSection pass,
+                                             PassPart part = PassPart::kAll);
 
   /// In the places of the chunk that was timed last.
   OpCosts& operations() { return costs_.operations(); }
@@ -79,7 +81,9 @@ class ChunkTimer {
     ChunkSection section;
     std::int32_t repeats;
   };
-  PassTime half_of_backward(TimedChunk& chunk, bool weights);
+  template <typename Run>
+  void run_part(TimedChunk& chunk, PassPart part, const Run& run);
+  PassTime part_of_backward(TimedChunk& chunk, PassPart part);
   StepTime run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline = nullptr,
                std::vector<OpInstance>* instances = nullptr);
 

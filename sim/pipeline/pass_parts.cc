@@ -22,6 +22,10 @@ PassPart part_of(PassKind kind) {
   return kind == PassKind::kBackwardWeight ? PassPart::kDelayed : PassPart::kAll;
 }
 
+bool is_in(const Op& op, PassPart part) {
+  return part == PassPart::kAll || (part == PassPart::kDelayed) == op.deferrable;
+}
+
 ChunkSection section_of(const Action& action, std::int32_t passes) {
   const bool first = action.micro_batch == 0;
   if (action.kind == PassKind::kForward)
@@ -42,7 +46,7 @@ PassEnds ends_of(const PipelineShape& shape, ChunkPlace at, PassKind kind) {
 }
 
 bool BlockPart::has(std::uint32_t index) const {
-  return part_ == PassPart::kAll || (part_ == PassPart::kDelayed) == op(index).deferrable;
+  return is_in(op(index), part_);
 }
 
 std::uint32_t BlockPart::op_of(const MemoryAction& action) const {

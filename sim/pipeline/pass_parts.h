@@ -17,6 +17,7 @@ namespace shardwright::sim {
 /// All of a backward pass, or what remains and what follows where weight gradients are put off.
 enum class PassPart : std::uint8_t { kAll, kPrompt, kDelayed };
 PassPart part_of(PassKind kind);
+bool is_in(const Op& op, PassPart part);
 
 /// Of a chunk that `passes` micro-batches go through, in ascending order each way.
 ChunkSection section_of(const Action& action, std::int32_t passes);

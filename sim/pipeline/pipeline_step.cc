@@ -84,7 +84,7 @@ void PipelineSimulator::time_chunks(const Plan& plan, const std::vector<ChunkCon
   distinct_ = 0;
   std::vector<std::size_t> first_of;  // part of each distinct chunk
   // Where a forward pass runs beside backward (DualPipe), it hides the collectives of both halves.
-  const PipelineInfo& schedule = info_of(plan.parallel.pp_schedule);
+  const PipelineInfo& schedule = info_of(plan.parallel.schedule());
   const bool apart = schedule.splits_backward && schedule.order != ChunkOrder::kBothWays;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     // Few chunks differ.

@@ -54,33 +54,6 @@ class Track {
   Nanoseconds now_ = 0;
 };
 
-/// The same pass without the operations that a schedule moves, closed up, or those alone.
-std::vector<PassOperation> part_of(const Schedule& schedule, const std::vector<PassOperation>& pass,
-                                   bool delayed) {
-  const auto moves = [&](const PassOperation& operation) {
-    return schedule.ops[operation.at.op].deferrable;
-  };
-  const auto moved_before = [&](Nanoseconds at) {
-    Nanoseconds moved = 0;
-    for (const PassOperation& operation : pass) {
-      if (moves(operation) && schedule.ops[operation.at.op].stream == 0)
-        moved += std::clamp<Nanoseconds>(at - operation.begin_ns, 0,
-                                         operation.end_ns - operation.begin_ns);
-    }
-    return moved;
-  };
-  std::vector<PassOperation> part;
-  for (const PassOperation& operation : pass) {
-    if (moves(operation) != delayed) continue;
-    PassOperation& kept = part.emplace_back(operation);
-    const Nanoseconds before = moved_before(operation.begin_ns);
-    const Nanoseconds length = operation.end_ns - operation.begin_ns;
-    kept.begin_ns = delayed ? before : operation.begin_ns - before;
-    kept.end_ns = delayed ? before + length : operation.end_ns - moved_before(operation.end_ns);
-  }
-  return part;
-}
-
 std::string content_of(const PipelineRecord& record, const std::vector<ChunkContent>& parts,
                        std::int32_t stage) {
   std::vector<std::string> layers, others;
@@ -331,9 +304,8 @@ class Writer {
     if (!fresh) return at->second;
     TimedChunk& of = record_.timed[timed];
     at->second = timer_.pass_operations(
-        of, kind == PassKind::kForward ? ChunkSection::kForward : ChunkSection::kBackward);
-    if (kind == PassKind::kBackwardInput || kind == PassKind::kBackwardWeight)
-      at->second = part_of(of.schedule, at->second, kind == PassKind::kBackwardWeight);
+        of, kind == PassKind::kForward ? ChunkSection::kForward : ChunkSection::kBackward,
+        part_of(kind));
     return at->second;
   }
 

@@ -167,7 +167,7 @@ TEST(PipelineJitter, RanksOfAPassMeetAsInTheEngine) {
   lower_chunk(model, plan, profile.stack, profile.cluster, programs.at(plan), parts.front(),
               chunk.schedule);
   ChunkTimer timer(profile);
-  timer.time(chunk);
+  timer.time(chunk, false);
   const PassGraph graph(chunk.schedule, timer.pass_operations(chunk, ChunkSection::kForward));
   Schedule one = chunk.schedule;
   Section pass = one.sections[static_cast<std::size_t>(ChunkSection::kForward)];
