@@ -101,7 +101,8 @@ profiles::Profile profile_of_run(RunOptions& options, std::string& cluster) {
   }
   if (!options.network.empty()) {
     profiles::Profile profile = virtual_profile(options.network);
-    cluster = profile.cluster.id;
+    // Of other clusters only the network is meant.
+    cluster = profile.cluster.id == kVirtualCluster ? kVirtualCluster : options.network;
     options.predicted_for = fmt::format("{} (virtual clocks)", options.network);
     return profile;
   }

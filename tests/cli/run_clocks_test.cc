@@ -50,10 +50,10 @@ TEST_F(RunClocks, TakeWhatTheNetworkTakes) {
         network,
         with(kLayout, {"--clock", "virtual", "--network", network, "--save", "none", "--json"})));
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    const auto json = nlohmann::json::parse(result.out);
-    EXPECT_EQ(json.at("predicted_for"), network + " (virtual clocks)");
-    EXPECT_GT(json.at("predicted_step_time_s"), 0);
-    return json.at("predicted_step_time_s").get<double>();
+    const auto answer = nlohmann::json::parse(result.out);
+    EXPECT_EQ(answer.at("predicted_for"), network + " (virtual clocks)");
+    EXPECT_GT(answer.at("predicted_step_time_s"), 0);
+    return answer.at("predicted_step_time_s").get<double>();
   };
   EXPECT_LT(step_s("dgx-h100"), step_s("rtx-4090-pcie8"));
 }
@@ -68,12 +68,12 @@ TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
       0);
   const ProgramResult compared = run({SHARDWRIGHT_BINARY, "compare", predicted, trace, "--json"});
   ASSERT_EQ(compared.exit_code, 0) << compared.err;
-  const auto json = nlohmann::json::parse(compared.out);
-  EXPECT_EQ(json.at("plan_differences").size(), 0u);
+  const auto answer = nlohmann::json::parse(compared.out);
+  EXPECT_EQ(answer.at("plan_differences").size(), 0u);
   // Steps of a trace follow one another; none is as long as all of them.
   const auto traced = nlohmann::json::parse(get(trace)).at("otherData");
   EXPECT_EQ(traced.at("streams"), "virtual");
-  const double measured_s = json.at("step_time_s").at("measured");
+  const double measured_s = answer.at("step_time_s").at("measured");
   double longest_s = 0;
   for (const auto& step : traced.at("step_time_s"))
     longest_s = std::max(longest_s, step.get<double>());
