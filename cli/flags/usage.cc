@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "sim/core/base/nearest.h"
 
@@ -13,6 +14,24 @@ namespace {
 
 std::string command_of(const FailedParse& failed) {
   return failed.verb.empty() ? failed.program : failed.program + " " + failed.verb;
+}
+
+/// Names of other programs first.
+std::string hint_for_flag(const std::string& name, const std::vector<std::string>& flags) {
+  struct Alias {
+    std::string_view theirs, flag, value;
+  };
+  constexpr Alias kAliases[] = {{"--qlora", "--task", " qlora"},
+                                {"--load-in-4bit", "--quantize", " nf4"},
+                                {"--load-in-8bit", "--quantize", " int8"},
+                                {"--batch-size", "--micro-batch", ""},
+                                {"--num-gpus", "--gpus", ""},
+                                {"--world-size", "--gpus", ""}};
+  for (const Alias& alias : kAliases) {
+    if (name == alias.theirs && std::find(flags.begin(), flags.end(), alias.flag) != flags.end())
+      return fmt::format(", did you mean '{}{}'?", alias.flag, alias.value);
+  }
+  return did_you_mean(name, flags);
 }
 
 std::string unexpected_word(const FailedParse& failed) {
@@ -30,7 +49,7 @@ std::string unexpected_word(const FailedParse& failed) {
                                  [](const std::string& w) { return w.starts_with('-'); });
   if (flag != words.end()) {
     const std::string name = flag->substr(0, flag->find('='));
-    const std::string hint = did_you_mean(name, failed.flags);
+    const std::string hint = hint_for_flag(name, failed.flags);
     return fmt::format("{} has no flag '{}'{}", command, name,
                        hint.empty() ? fmt::format("; {} --help lists them.", command) : hint);
   }

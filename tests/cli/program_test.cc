@@ -49,6 +49,9 @@ TEST(Program, WrongUsageIsOneSentenceAndCode2) {
   expect_usage_error({"siez", "--model", "x"},
                      "error: there is no verb 'siez', did you mean 'size'?");
   expect_usage_error({"predict", "--batch", "3"}, "did you mean '--micro-batch'?");
+  expect_usage_error({"predict", "--qlora"}, "did you mean '--task qlora'?");
+  expect_usage_error({"tune", "--batch-size", "3"}, "did you mean '--micro-batch'?");
+  expect_usage_error({"doctor", "--qlora"}, "shardwright doctor has no flag '--qlora'; ");
   expect_usage_error({"zzzzzzzz"}, "error: there is no verb 'zzzzzzzz'; the verbs are ");
   expect_usage_error({"--versoin"},
                      "error: shardwright has no flag '--versoin', did you mean '--version'?");

@@ -76,7 +76,11 @@ TEST(ParseDays, NeedsAUnit) {
   EXPECT_DOUBLE_EQ(parse_days("--deadline", "30d"), 30);
   EXPECT_DOUBLE_EQ(parse_days("--deadline", "1.5w"), 10.5);
   EXPECT_DOUBLE_EQ(parse_days("--deadline", "1y"), 365);
-  for (const char* text : {"", "d", "30", "3 d", "30x", "1e99d", "-2d", "nand"})
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "60 days"), 60);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "1 week"), 7);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "2months"), 365.0 / 6);
+  for (const char* text :
+       {"", "d", "days", "30", "30 ", "3 d d", "30 das", "30s", "30x", "1e99d", "-2d", "nand"})
     EXPECT_THROW(parse_days("--deadline", text), Error) << text;
 }
 

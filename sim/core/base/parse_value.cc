@@ -26,19 +26,23 @@ bool is_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-std::optional<double> days_of(char unit) {
-  switch (unit) {
-    case 'h':
-      return 1.0 / 24;
-    case 'd':
-      return 1.0;
-    case 'w':
-      return 7.0;
-    case 'y':
-      return 365.0;
-    default:
-      return std::nullopt;
+std::optional<double> days_of(std::string_view unit) {
+  struct Unit {
+    std::string_view letter, word;
+    double days;
+  };
+  constexpr Unit kUnits[] = {{"h", "hour", 1.0 / 24},
+                             {"d", "day", 1},
+                             {"w", "week", 7},
+                             {"", "month", 365.0 / 12},
+                             {"y", "year", 365}};
+  for (const Unit& known : kUnits) {
+    const bool letter = !unit.empty() && unit == known.letter;
+    if (letter || unit == known.word ||
+        (unit.ends_with('s') && known.word == unit.substr(0, unit.size() - 1)))
+      return known.days;
   }
+  return std::nullopt;
 }
 
 /// "8k" where k is 1024.
@@ -84,9 +88,11 @@ double parse_number(std::string_view name, std::string_view text, RealRange rang
 
 double parse_days(std::string_view name, std::string_view text) {
   constexpr double kMost = 1e6;
-  const std::optional<double> days = text.empty() ? std::nullopt : days_of(text.back());
-  const std::optional<double> number =
-      days ? parse_double(text.substr(0, text.size() - 1)) : std::nullopt;
+  const std::size_t end = text.find_last_of("0123456789.") + 1;  // 0: none
+  const std::string_view rest = text.substr(end);
+  const std::optional<double> days =
+      days_of(rest.substr(std::min(rest.find_first_not_of(' '), rest.size())));
+  const std::optional<double> number = days ? parse_double(text.substr(0, end)) : std::nullopt;
   if (!number) {
     throw Error(
         fmt::format("{} is '{}', but it must be a number with a unit, as in 36h, 30d, 6w or 1y.",
