@@ -12,6 +12,7 @@
 
 #include "sim/core/base/error.h"
 #include "sim/core/base/quantile.h"
+#include "sim/trace/meeting_ranks.h"
 #include "sim/trace/pipeline_summary.h"
 
 namespace shardwright::sim {
@@ -157,7 +158,7 @@ SharedLane share_out(const Lane& lane, const StepTrace& trace, const Extent& ste
 
 class Summary {
  public:
-  explicit Summary(const StepTrace& trace) : trace_(trace) {
+  explicit Summary(const StepTrace& trace) : trace_(trace), meeting_(trace) {
     const std::map<LaneKey, Lane> lanes = lanes_of(trace.timeline);
     for (const std::vector<Span>* spans : {&trace.timeline.spans, &trace.timeline.host}) {
       for (const Span& span : *spans) {
@@ -328,7 +329,7 @@ class Summary {
       OperationTimes& times = summary_.operations[id];
       times.operation = trace_.operations.at(id);
       std::vector<double> durations, exposed, contended, awaited;
-      std::map<std::int32_t, double> least;  // by step
+      std::map<std::pair<std::int32_t, std::int64_t>, double> least;  // by step and group
       for (const LaneKey& key : ranks_of_.at(times.operation.stage)) {
         const SharedLane& lane = lanes_.at(key);
         const auto at = lane.sums.find(id);
@@ -342,8 +343,9 @@ class Summary {
                                                   : 0;
         contended.push_back(share);
         if (at == lane.sums.end()) continue;
-        const auto step = least.try_emplace(key.first, durations.back()).first;
-        step->second = std::min(step->second, durations.back());
+        const std::int64_t group = meeting_.group_of(times.operation, key.second);
+        double& meeting_s = least.try_emplace({key.first, group}, durations.back()).first->second;
+        meeting_s = std::min(meeting_s, durations.back());
         if (!times.operation.communicates() && share < kAlone) {
           alone[without_layer(times.operation.name)].push_back(durations.back());
         }
@@ -353,7 +355,7 @@ class Summary {
       times.contended = median(contended);
       times.awaited_s = median(awaited);
       std::vector<double> transfers;
-      for (const auto& [step, seconds] : least) transfers.push_back(seconds);
+      for (const auto& [meeting, seconds] : least) transfers.push_back(seconds);
       times.transfer_s = times.operation.peer >= 0 ? times.duration_s
                                                    : std::min(median(transfers), times.duration_s);
     }
@@ -361,6 +363,7 @@ class Summary {
   }
 
   const StepTrace& trace_;
+  MeetingRanks meeting_;
   std::map<std::int32_t, Extent> extents_;  // by step
   std::map<LaneKey, SharedLane> lanes_;
   std::map<std::int32_t, std::vector<LaneKey>> ranks_of_;  // lanes by stage

@@ -7,11 +7,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <random>
 
+#include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
 #include "sim/trace/sent_messages.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
 namespace {
@@ -326,6 +330,24 @@ TEST(TraceComparisonTest, CommunicationIsToldByGroup) {
   EXPECT_NEAR(m.exposed_s * 1e6, 9, 1e-9);
   EXPECT_NEAR(m.transfer_s * 1e6, 10, 1e-9);
   EXPECT_NEAR(m.waiting_s * 1e6, 2, 1e-9);  // the median of 4 and 0
+}
+
+// Two tensor groups: the second one has other work to do, whatever its ranks wait for.
+TEST(TraceComparisonTest, RanksWaitForThoseOfTheirGroup) {
+  TraceMaker measured;
+  for (const std::int32_t rank : {0, 1, 2, 3}) {
+    const double late = rank % 2 == 0 ? 0 : 4, more = rank / 2 * 20;
+    measured.slice(1, OpKind::kAllGather, late, 14 + more - late, rank);
+  }
+  measured.trace.operations[1].group = CommGroup::kTensor;
+  const auto waiting_us = [&] { return summary_of(measured.trace).communication.waiting_s * 1e6; };
+  EXPECT_NEAR(waiting_us(), 12, 1e-9) << "nobody knows who meets";
+  const std::filesystem::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
+  Plan plan = shardwright::testing::tiny_plan(Strategy::kYafsdp, 4);
+  plan.parallel.tp = 2;
+  measured.trace.identity = {config.string(), shardwright::testing::get(config), plan, 4};
+  measured.trace.origin.device = "host";
+  EXPECT_NEAR(waiting_us(), 2, 1e-9);  // the median of 4 and 0
 }
 
 TEST(TraceComparisonTest, RefusesWhatHasNoOperations) {
