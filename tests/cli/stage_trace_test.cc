@@ -185,6 +185,8 @@ TEST(StageTrace, ReportsDrawItWithAndWithoutItsPlan) {
   EXPECT_THAT(both, HasSubstr("The pipeline"));
   EXPECT_LT(both.find(">predicted: "), both.find(">measured: "));
   EXPECT_THAT(both, HasSubstr(" % predicted, "));
+  EXPECT_THAT(both, HasSubstr("communication by group"));
+  EXPECT_THAT(both, HasSubstr("tensor: exposed"));
 }
 
 // One stage's operations, and no pipeline.

@@ -8,6 +8,7 @@
 
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
+#include "cli/render/measured/compared_communication.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
 
@@ -74,6 +75,10 @@ std::string measured_section(const Report& report) {
   for (std::vector<std::string>& row : rows) std::replace(row[0].begin(), row[0].end(), '_', ' ');
   std::string body =
       table({"class of operations", "operations", "predicted", "measured", "difference"}, rows, 1);
+  std::vector<std::vector<std::string>> waits;
+  for (const CommunicationRow& row : communication_rows(comparison))
+    waits.push_back({row.what, duration(row.predicted_s), duration(row.measured_s)});
+  body += table({"communication by group", "predicted", "measured"}, waits, 1);
   if (comparison.measured_ranks > 1) {
     body += element(
         "p", fmt::format("Measured: the median of {} ranks.", comparison.measured_ranks), "note");

@@ -45,27 +45,30 @@ Json by_group(const Communication& groups, double GroupTimes::*seconds) {
 
 }  // namespace
 
+std::vector<CommunicationRow> communication_rows(const sim::TraceComparison& comparison) {
+  std::vector<CommunicationRow> rows;
+  for (const CommGroup group : kToldGroups) {
+    const GroupTimes& p = of_group(comparison.predicted_communication.groups, group);
+    const GroupTimes& m = of_group(comparison.measured_communication.groups, group);
+    if (is_silent(p) && is_silent(m)) continue;
+    rows.push_back({fmt::format("{}: exposed", name_of(group)), p.exposed_s, m.exposed_s, true});
+    rows.push_back({"  transfer, exposed or hidden", p.transfer_s, m.transfer_s});
+    rows.push_back({group == CommGroup::kPipeline ? "  waiting for messages, in the bubble"
+                                                  : "  waiting for the last rank",
+                    p.waiting_s, m.waiting_s});
+  }
+  return rows;
+}
+
 std::string compared_communication_text(const sim::TraceComparison& comparison,
                                         const Terminal& out) {
-  const Communication& predicted = comparison.predicted_communication.groups;
-  const Communication& measured = comparison.measured_communication.groups;
+  const std::vector<CommunicationRow> rows = communication_rows(comparison);
+  if (rows.empty()) return "";
   Table table({{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}});
-  bool any = false;
-  for (const CommGroup group : kToldGroups) {
-    const GroupTimes &p = of_group(predicted, group), &m = of_group(measured, group);
-    if (is_silent(p) && is_silent(m)) continue;
-    if (any) table.add_rule();
-    any = true;
-    const auto add = [&](std::string title, double GroupTimes::*seconds) {
-      table.add_row({std::move(title), quantity(p.*seconds, "s"), quantity(m.*seconds, "s")});
-    };
-    add(fmt::format("{}: exposed", name_of(group)), &GroupTimes::exposed_s);
-    add("  transfer, exposed or hidden", &GroupTimes::transfer_s);
-    add(group == CommGroup::kPipeline ? "  waiting for messages, in the bubble"
-                                      : "  waiting for the last rank",
-        &GroupTimes::waiting_s);
+  for (const CommunicationRow& row : rows) {
+    if (row.first && &row != &rows.front()) table.add_rule();
+    table.add_row({row.what, quantity(row.predicted_s, "s"), quantity(row.measured_s, "s")});
   }
-  if (!any) return "";
   const bool staged = comparison.predicted_pipeline || comparison.measured_pipeline;
   return heading(out, staged ? "Communication of the stage with most to do, by group"
                              : "Communication of a rank, by group") +
