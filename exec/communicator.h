@@ -72,6 +72,10 @@ class Communicator {
   /// Throws when something that was enqueued has failed, so that its results mean nothing.
   virtual void check() {}
 
+  /// This rank has failed. Local ranks that wait for it throw Aborted; until then its own streams
+  /// might wait for theirs.
+  virtual void fail() noexcept {}
+
   /// The host waits for all ranks.
   virtual void barrier() = 0;
   /// all[r] = what rank r sent; the host waits. Sizes: all = size() * mine.

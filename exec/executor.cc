@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "exec/host/stream_clocks.h"
@@ -100,6 +101,13 @@ std::vector<std::int64_t> find_counting_ranks(const RankMesh& mesh) {
     if (mesh.members(CommGroup::kReplicate, rank).front() == rank) ranks.push_back(rank);
   }
   return ranks;
+}
+
+bool runs_inline(Device& device, StreamId stream) {
+  std::thread::id runs;
+  device.call(stream, [&runs] { runs = std::this_thread::get_id(); });
+  device.synchronize();
+  return runs == std::this_thread::get_id();
 }
 
 std::vector<StreamId> make_streams(const Schedule& schedule, Device& device) {
@@ -201,6 +209,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
     device_.poison(streams_[0], memory_.activations(), memory_.arena().size_bytes, DType::kFp32);
   }
   workspace_.initialize(model_, device_, streams_[0]);
+  runs_inline_ = runs_inline(device_, streams_[0]);
   device_.lend_scratch(streams_[0], workspace_.scratch(), workspace_.plan().scratch_bytes);
 }
 
@@ -412,8 +421,7 @@ void Executor::record_for(const OpInstance& at, const Op& op) {
   if (recorded == nullptr) return;
   device_.record(streams_[op.stream], *recorded);
   Recorded& by = recorded_[event_index(op.record, at.unit)];
-  by.op.store(at.op, std::memory_order_relaxed);
-  by.unit.store(at.unit, std::memory_order_relaxed);
+  by.id.store(at.id, std::memory_order_relaxed);
   by.number.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
 }
 

@@ -145,18 +145,21 @@ class Executor {
 
  private:
   /// Calls issue() and waits for what it enqueued, also when it throws: streams may be writing to
-  /// its variables.
+  /// its variables. An error says at which operation, where that is known.
   template <class Issue>
   void finish_work(Issue&& issue) {
+    bool issues = true;
     try {
       issue();
+      issues = false;
+      device_.synchronize();
+      groups_.world->check();
     } catch (...) {
-      device_.drain();
-      throw;
+      end_with_place(issues);
     }
-    device_.synchronize();
-    groups_.world->check();
   }
+  /// In a handler: lets other ranks go, waits for the own work and throws what ended it.
+  [[noreturn]] void end_with_place(bool issues);
   bool is_rehearsed(std::int64_t micro_step) const;
   /// Clocks of all ranks go on from the latest one, which is returned; 0 where there are none.
   Nanoseconds align_clocks();
@@ -167,7 +170,9 @@ class Executor {
   void begin_op(const OpInstance& at, std::uint32_t op);
   /// Poisons what is dead after it and records its event.
   void end_op(const OpInstance& at, const Op& op);
-  std::string words_of(std::uint32_t op, std::int32_t unit) const;
+  /// An operation of the step in words: stage and pass, what it does to which unit, with whom.
+  std::string words_of(OpId id) const;
+  std::string peers_of(const Op& op) const;
   /// Memory actions of the operation and `more` that follow it.
   void acquire(const OpInstance& at, std::uint32_t more);
   void release(const OpInstance& at);
@@ -217,14 +222,12 @@ class Executor {
   std::vector<std::unique_ptr<Event>> slots_;   // when whoever had a slot of messages was done
   struct Recorded {                             // which operation of the step recorded an event
     std::atomic<std::int64_t> number{0};
-    std::atomic<std::uint32_t> op{0};
-    std::atomic<std::int32_t> unit{0};
+    std::atomic<OpId> id{0};
   };
   std::vector<Recorded> recorded_;  // by event
   std::int64_t operations_ = 0;     // of a step
   std::atomic<std::int64_t> begun_{0};
-  std::atomic<std::uint32_t> begun_op_{0};
-  std::atomic<std::int32_t> begun_unit_{0};
+  std::atomic<OpId> begun_id_{0};
   std::vector<std::vector<UpdateSegment>> segments_;  // by unit
   struct Run {
     std::int64_t first = 0, count = 0;
@@ -235,6 +238,7 @@ class Executor {
   std::int64_t micro_step_ = -1;
   std::set<OpKind> updated_;  // chunks of a stage are updated at once, with the first one
   bool rehearses_ = false;
+  bool runs_inline_ = false;   // operations run when they are enqueued, on the rank's own thread
   bool casts_shards_ = false;  // the schedule casts masters itself
 };
 

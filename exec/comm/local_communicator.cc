@@ -133,6 +133,10 @@ void LocalCommunicator::fetch(StreamId stream, Array data, int from, int channel
   });
 }
 
+void LocalCommunicator::fail() noexcept {
+  group_.abort(world_rank_);
+}
+
 void LocalCommunicator::barrier() {
   group_.barrier();
 }

@@ -31,6 +31,7 @@ class LocalCommunicator final : public Communicator {
   void receive(StreamId stream, Array data, int from) override;
   void post(StreamId stream, Array data, int to, int channel) override;
   void fetch(StreamId stream, Array data, int from, int channel) override;
+  void fail() noexcept override;
   void barrier() override;
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
   void leave() noexcept override;

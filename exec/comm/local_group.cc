@@ -75,7 +75,7 @@ LocalGroup::Message LocalGroup::fetch(const Channel& channel,
   std::unique_lock lock(world_.mutex_);
   std::deque<Message>& waiting = messages_[channel];
   while (waiting.empty()) {
-    if (world_.aborted_ || gives_up()) throw Aborted();
+    if (gives_up() || world_.sees_failure()) throw Aborted();
     world_.changed_.wait_for(lock, kLook);
   }
   Message message = std::move(waiting.front());

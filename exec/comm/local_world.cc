@@ -10,7 +10,8 @@
 
 namespace shardwright::exec {
 
-LocalWorld::LocalWorld(const RankMesh& mesh) : mesh_(mesh) {
+LocalWorld::LocalWorld(const RankMesh& mesh)
+    : mesh_(mesh), devices_(static_cast<std::size_t>(mesh.ranks)) {
   for (const CommGroup kind : kRankGroups) {
     for (std::int64_t rank = 0; rank < mesh.ranks; ++rank) {
       const std::vector<std::int64_t> members = mesh.members(kind, rank);
@@ -26,6 +27,10 @@ LocalWorld::LocalWorld(int ranks, int shard_ranks)
 LocalWorld::~LocalWorld() = default;
 
 RankGroups LocalWorld::groups(int rank, Device& device) {
+  {
+    const std::lock_guard lock(mutex_);
+    devices_[static_cast<std::size_t>(rank)] = &device;
+  }
   return make_groups(
       mesh_, rank,
       [&](CommGroup kind, const std::vector<std::int64_t>& members, int rank_in_group) {
@@ -36,9 +41,21 @@ RankGroups LocalWorld::groups(int rank, Device& device) {
 
 void LocalWorld::abort(int rank) noexcept {
   const std::lock_guard lock(mutex_);
+  abort_locked(rank);
+}
+
+void LocalWorld::abort_locked(int rank) noexcept {
   aborted_ = true;
   if (failed_rank_ < 0) failed_rank_ = rank;
   changed_.notify_all();
+}
+
+bool LocalWorld::sees_failure() noexcept {
+  for (int rank = 0; rank < ranks() && !aborted_; ++rank) {
+    const Device* device = devices_[static_cast<std::size_t>(rank)];
+    if (device != nullptr && device->has_failed()) abort_locked(rank);
+  }
+  return aborted_;
 }
 
 void LocalWorld::keep_error(int rank, std::exception_ptr error) noexcept {

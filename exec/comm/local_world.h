@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "exec/communicator.h"
 #include "sim/core/rank_mesh.h"
@@ -46,12 +47,16 @@ class LocalWorld {
  private:
   friend class LocalGroup;
   void keep_error(int rank, std::exception_ptr error) noexcept;
+  void abort_locked(int rank) noexcept;
+  /// Whether a rank has failed, also where that is known to its device alone yet; under the lock.
+  bool sees_failure() noexcept;
 
   RankMesh mesh_;
   std::mutex mutex_;  // of all rendezvous of the world
   std::condition_variable changed_;
   bool aborted_ = false;
   int failed_rank_ = -1;
+  std::vector<const Device*> devices_;  // by rank; null: it has not asked for its groups
   std::exception_ptr error_;
   std::map<std::pair<CommGroup, std::int64_t>, std::unique_ptr<LocalGroup>>
       groups_;  // by first rank

@@ -3,9 +3,6 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <stdexcept>
-
-#include "exec/range_marker.h"
 #include "tests/exec/training.h"
 
 namespace shardwright::exec {
@@ -182,48 +179,6 @@ TEST(PipelineParallel, EvaluatesAsOneRankDoes) {
     alone.plan.gpus = 1;
     alone.plan.strategy = Strategy::kSingle;
     EXPECT_EQ(evaluated(training), evaluated(alone));
-  }
-}
-
-/// Throws where a rank has come so far.
-class FailingMarker final : public RangeMarker {
- public:
-  explicit FailingMarker(int operations) : left_(operations) {}
-  void begin(const std::string&) override {
-    if (--left_ == 0) throw std::runtime_error("out of paper");
-  }
-  void end() override {}
-
- private:
-  int left_;
-};
-
-TEST(PipelineParallel, ARankThatFailsEndsAllOfThem) {
-  Training training =
-      pipeline(tiny_llama(), Strategy::kYafsdp, {PipelineKind::kOneForwardOneBackward, 2, 2, 1, 2});
-  const std::vector<Schedule> stages =
-      sim::step_schedules(training.model, training.plan, native_stack(), training.plan.gpus);
-  const RankMesh mesh(training.plan, stages.front().shard_ranks());
-  for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads}) {
-    for (int rank = 0; rank < 8; ++rank) {
-      for (const int operation : {1, 17, 60, 200, 333}) {
-        kernels::host::Parallel parallel(1);
-        LocalWorld world(mesh);
-        EXPECT_THROW(world.run([&](int own) {
-          FailingMarker marker(own == rank ? operation : 1'000'000);
-          HostDevice device(parallel, mode, 1);
-          ExecutorOptions options;
-          options.ranges = &marker;
-          Executor executor(training.model, training.plan,
-                            stages[static_cast<std::size_t>(mesh.place_of(own).pp)], device,
-                            world.groups(own, device), options);
-          executor.initialize(3);
-          executor.step(batch_of(training, 1, own), step_options(training, 1));
-        }),
-                     std::runtime_error);
-        EXPECT_EQ(world.failed_rank(), rank);
-      }
-    }
   }
 }
 
