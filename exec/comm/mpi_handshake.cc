@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr MpiHandshake::Seconds kLeastGrace = 1s, kMostGrace = 10s;
+constexpr MpiHandshake::Seconds kLeastGrace = 1s, kMostGrace = 10s, kTelling = 1s;
 
 std::string absence(const std::vector<int>& absent, double timeout_s) {
   if (absent.empty()) {
@@ -81,6 +81,9 @@ void MpiHandshake::ask_all() {
       if (!present_[rank]) absent.push_back(static_cast<int>(rank));
     }
   } while (!absent.empty() && std::chrono::steady_clock::now() < until);
+  // One rank tells; the others only where it does not end the job.
+  const auto first = std::find(present_.begin(), present_.end(), true) - present_.begin();
+  if (rank_ != first) std::this_thread::sleep_for(kTelling);
   throw Error(absence(absent, timeout_.count()), ExitCode::kFailed);
 }
 

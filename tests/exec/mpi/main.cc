@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "exec/comm/mpi_world.h"
+#include "exec/range_marker.h"
 #include "sim/core/base/error.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/exec/training.h"
@@ -45,7 +47,25 @@ struct Trained {
   Strategy strategy;
   std::int64_t shard_group = 0;
   StreamMode mode = StreamMode::kInline;
-  std::int64_t tp = 1;
+  std::int64_t tp = 1, pp = 1;
+};
+
+/// The executor of this rank.
+struct Rank {
+  Rank(const Training& training, const ExecutorOptions& options = {})
+      : stages(sim::step_schedules(training.model, training.plan, native_stack(), 2)),
+        mesh(training.plan, stages.front().shard_ranks()),
+        device(parallel, training.mode, static_cast<std::uint64_t>(the_world->rank())),
+        executor(training.model, training.plan,
+                 stages[static_cast<std::size_t>(mesh.place_of(the_world->rank()).pp)], device,
+                 the_world->groups(mesh, device), options) {
+    executor.initialize(3);
+  }
+  std::vector<Schedule> stages;
+  RankMesh mesh;
+  kernels::host::Parallel parallel{1};
+  HostDevice device;
+  Executor executor;
 };
 
 /// Losses, norms and the weights that this rank owns must be those of one accumulating rank.
@@ -57,18 +77,21 @@ void expect_equal_to_one_rank(const Trained& with) {
   training.plan = tiny_plan(with.strategy, world.ranks());
   training.plan.shard_group = with.shard_group;
   training.plan.parallel.tp = with.tp;
+  training.plan.parallel.pp = with.pp;
   if (with.tp > 1) training.model = divisible(training.model);
+  if (with.pp > 1) {
+    training.plan.grad_accum = 4;
+    training.plan.parallel.pp_schedule = PipelineKind::kZb1p;
+    training.model.layers = 6;
+  }
   Training alone = training;
-  alone.plan = tiny_plan(Strategy::kSingle, 1, world.ranks() / with.tp);
+  alone.plan = tiny_plan(Strategy::kSingle, 1,
+                         training.plan.grad_accum * world.ranks() / (with.tp * with.pp));
   alone.plan.sum_features = with.tp;
   const auto expected = train(alone);
 
-  const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 2);
-  kernels::host::Parallel parallel(1);
-  HostDevice device(parallel, with.mode, static_cast<std::uint64_t>(world.rank()));
-  Executor executor(training.model, training.plan, schedule, device,
-                    world.groups(RankMesh(training.plan, schedule.shard_ranks()), device));
-  executor.initialize(3);
+  Rank rank(training);
+  Executor& executor = rank.executor;
   for (int step = 1; step <= training.steps; ++step) {
     const StepResult result =
         executor.step(batch_of(training, step, world.rank()), step_options(training, step));
@@ -103,25 +126,49 @@ TEST(MpiTraining, RanksEqualOne) {
     all.push_back({.strategy = Strategy::kYafsdp, .mode = StreamMode::kThreads, .tp = tp});
     all.push_back({.strategy = Strategy::kZero1, .tp = tp});
   }
+  // All ranks but those of tensors are stages.
+  for (const std::int64_t tp : {1, 2}) {
+    const std::int64_t pp = the_world->ranks() / tp;
+    if (the_world->ranks() % tp != 0 || pp < 2) continue;
+    for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads})
+      all.push_back({.strategy = Strategy::kFsdp2, .mode = mode, .tp = tp, .pp = pp});
+  }
   for (const Trained& with : all) {
-    SCOPED_TRACE(fmt::format("{}, {}, tp {}", name_of(with.strategy), name_of(with.mode), with.tp));
+    SCOPED_TRACE(fmt::format("{}, {}, tp {}, pp {}", name_of(with.strategy), name_of(with.mode),
+                             with.tp, with.pp));
     expect_equal_to_one_rank(with);
   }
 }
 
-void fail_on_rank_one(MpiWorld& world, std::string_view how) {
-  kernels::host::Parallel parallel(1);
-  HostDevice device(parallel, StreamMode::kInline);
-  const StreamId stream = device.make_stream("communication", 0);
-  RankGroups groups = world.groups(world.ranks(), device);
-  std::vector<float> data(100, 1.0f);
-  for (int i = 0; i < 1000; ++i) {
-    if (world.rank() == 1 && i == 10) {
-      if (how != "throw") std::raise(how == "kill" ? SIGKILL : SIGSTOP);
-      throw Error("the disk of this rank is full", ExitCode::kFailed);
-    }
-    groups.shard->all_reduce(stream, {data.data(), DType::kFp32, 100});
-    std::fill(data.begin(), data.end(), 1.0f);
+/// Fails in the way that the word names where the rank has come so far.
+class FailingMarker final : public RangeMarker {
+ public:
+  FailingMarker(int operations, std::string_view how) : left_(operations), how_(how) {}
+  void begin(const std::string&) override {
+    if (--left_ != 0) return;
+    if (how_ == "throw") throw Error("the disk of this rank is full", ExitCode::kFailed);
+    if (how_ == "exit") std::_Exit(7);
+    std::raise(how_ == "kill" ? SIGKILL : SIGSTOP);
+  }
+  void end() override {}
+
+ private:
+  int left_;
+  std::string_view how_;
+};
+
+/// In a pipeline of two tensor ranks x two stages.
+void fail_on_rank_one(std::string_view how) {
+  Training training;
+  training.model = divisible(training.model);
+  training.plan = tiny_plan(Strategy::kYafsdp, the_world->ranks(), 4);
+  training.plan.parallel.tp = training.plan.parallel.pp = 2;
+  FailingMarker marker(the_world->rank() == 1 ? 400 : -1, how);
+  ExecutorOptions options;
+  options.ranges = &marker;
+  Rank rank(training, options);
+  for (int step = 1; step <= 1000; ++step) {
+    rank.executor.step(batch_of(training, step, the_world->rank()), step_options(training, step));
   }
 }
 
@@ -139,7 +186,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   int failed = 0;
   world.run([&] {
-    if (argc > 1) return fail_on_rank_one(world, argv[1]);
+    if (argc > 1) return fail_on_rank_one(argv[1]);
     failed = RUN_ALL_TESTS();
   });
   return failed;
