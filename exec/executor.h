@@ -75,6 +75,11 @@ struct StepProgress {
   std::int64_t begun = 0, operations = 0;
   std::string last_begun;         // in words; empty: nothing yet
   std::string oldest_unfinished;  // of what others wait for; empty: all that was begun is done
+  std::int64_t walks = 0;         // steps and evaluations begun
+  bool is_within_a_step = false;
+  /// Ranks that the operation begun last takes: the members of a collective, the sender of a
+  /// message.
+  std::vector<std::int64_t> takes{};
 };
 
 /// What a rank owns of one tensor, in device memory: `rows` runs of `cols` elements that lie a row
@@ -140,6 +145,9 @@ class Executor {
   Bytes planned_bytes() const { return StepMemory::planned_bytes(schedule_); }
   /// Of the present step, or the last one. Any thread may ask.
   StepProgress progress() const;
+  /// Operations of all steps, and whether one of them runs. Any thread may ask.
+  std::int64_t begun_operations() const { return begun_ever_.load(std::memory_order_relaxed); }
+  bool is_within_a_step() const { return is_within_a_step_.load(std::memory_order_relaxed); }
   /// Of the last step, when tracing.
   Timeline timeline() const { return recorder_.timeline(schedule_, planned_bytes()); }
 
@@ -154,6 +162,7 @@ class Executor {
       issues = false;
       device_.synchronize();
       groups_.world->check();
+      is_within_a_step_.store(false, std::memory_order_relaxed);
     } catch (...) {
       end_with_place(issues);
     }
@@ -172,7 +181,8 @@ class Executor {
   void end_op(const OpInstance& at, const Op& op);
   /// An operation of the step in words: stage and pass, what it does to which unit, with whom.
   std::string words_of(OpId id) const;
-  std::string peers_of(const Op& op) const;
+  std::vector<std::int64_t> taken_ranks(OpId id) const;
+  std::vector<std::int64_t> ranks_of(const Op& op) const;
   /// Memory actions of the operation and `more` that follow it.
   void acquire(const OpInstance& at, std::uint32_t more);
   void release(const OpInstance& at);
@@ -228,6 +238,9 @@ class Executor {
   std::int64_t operations_ = 0;     // of a step
   std::atomic<std::int64_t> begun_{0};
   std::atomic<OpId> begun_id_{0};
+  std::atomic<std::int64_t> begun_ever_{0};
+  std::atomic<std::int64_t> walks_{0};
+  std::atomic<bool> is_within_a_step_{false};
   std::vector<std::vector<UpdateSegment>> segments_;  // by unit
   struct Run {
     std::int64_t first = 0, count = 0;

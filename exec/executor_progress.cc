@@ -42,19 +42,21 @@ void Executor::begin_op(const OpInstance& at, std::uint32_t) {
   // What is inline has failed in the operation before; elsewhere nothing more need be issued.
   if (device_.has_failed()) device_.synchronize();
   begun_id_.store(at.id, std::memory_order_relaxed);
+  if (begun_.load(std::memory_order_relaxed) == 0) walks_.fetch_add(1, std::memory_order_relaxed);
+  begun_ever_.fetch_add(1, std::memory_order_relaxed);
+  is_within_a_step_.store(true, std::memory_order_relaxed);
   begun_.fetch_add(1, std::memory_order_release);
 }
 
-std::string Executor::peers_of(const Op& op) const {
+/// With whom an operation is done: all members of a collective's group, the other end of a message.
+std::vector<std::int64_t> Executor::ranks_of(const Op& op) const {
   const std::int64_t rank = groups_.world->rank();
-  if (op.peer >= 0) {
-    const auto peer = static_cast<std::size_t>(op.peer);
-    return fmt::format(" {} rank {} of stage {}", op.kind == OpKind::kSend ? "to" : "from",
-                       mesh_.members(CommGroup::kPipeline, rank)[peer], peer);
-  }
-  if (!is_collective(op.kind) && op.kind != OpKind::kGradientNorm) return "";
-  const std::vector<std::int64_t> ranks = mesh_.members(group_of(op), rank);
-  return ranks.size() < 2 ? "" : " between " + words_for(ranks);
+  if (op.peer >= 0)
+    return {mesh_.members(CommGroup::kPipeline, rank)[static_cast<std::size_t>(op.peer)]};
+  if (!is_collective(op.kind) && op.kind != OpKind::kGradientNorm) return {};
+  std::vector<std::int64_t> ranks = mesh_.members(group_of(op), rank);
+  if (ranks.size() < 2) ranks.clear();
+  return ranks;
 }
 
 std::string Executor::words_of(OpId id) const {
@@ -68,18 +70,36 @@ std::string Executor::words_of(OpId id) const {
     }
     words += name_of(op.kind);
     if (op.of != OpKind::kHostWork) words += fmt::format(" of {}", name_of(op.of));
-    words += fmt::format(" of unit {} of {} on stream {}{}", schedule_.target(op, at.unit),
-                         schedule_.units(), schedule_.streams[op.stream].name, peers_of(op));
+    words += fmt::format(" of unit {} of {} on stream {}", schedule_.target(op, at.unit),
+                         schedule_.units(), schedule_.streams[op.stream].name);
+    const std::vector<std::int64_t> ranks = ranks_of(op);
+    if (op.peer >= 0) {
+      words += fmt::format(" {} rank {} of stage {}", op.kind == OpKind::kSend ? "to" : "from",
+                           ranks.front(), op.peer);
+    } else if (!ranks.empty()) {
+      words += " between " + words_for(ranks);
+    }
   });
   return words;
+}
+
+std::vector<std::int64_t> Executor::taken_ranks(OpId id) const {
+  std::vector<std::int64_t> ranks;
+  for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+    if (at.id == id && op.kind != OpKind::kSend) ranks = ranks_of(op);
+  });
+  return ranks;
 }
 
 StepProgress Executor::progress() const {
   StepProgress progress;
   progress.operations = operations_;
   progress.begun = begun_.load(std::memory_order_acquire);
+  progress.walks = walks_.load(std::memory_order_relaxed);
   if (progress.begun == 0) return progress;
+  progress.is_within_a_step = is_within_a_step();
   progress.last_begun = words_of(begun_id_.load());
+  if (progress.is_within_a_step) progress.takes = taken_ranks(begun_id_.load());
   std::int64_t oldest = 0;
   for (std::size_t i = 0; i < events_.size(); ++i) {
     const std::int64_t number = recorded_[i].number.load(std::memory_order_acquire);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/libraries/nvtx.h"
 #endif
+#include "exec/train/hang_watch.h"
 #include "exec/train/resume.h"
 #ifdef SHARDWRIGHT_HAS_MPI
 #include "exec/comm/mpi_world.h"
@@ -78,13 +80,17 @@ std::unique_ptr<exec::RangeMarker> make_range_marker(const RunOptions& options) 
   return nullptr;
 }
 
+void print_hang(const std::string& sentence) {
+  fmt::print(stderr, "error: {}\n", sentence);
+  std::fflush(stderr);
+}
+
 /// A thread that waits for a GPU cannot be told to stop, so the process ends; the launcher ends
 /// the others, whose own watchdogs have told where they are.
 void watch_steps(exec::TrainOptions& train, double first_s) {
   train.hang.first_s = first_s;
   train.on_hang = [](const std::string& sentence) {
-    fmt::print(stderr, "error: {}\n", sentence);
-    std::fflush(stderr);
+    print_hang(sentence);
     std::this_thread::sleep_for(std::chrono::seconds(2));  // other ranks of this process speak
     std::_Exit(static_cast<int>(ExitCode::kFailed));
   };
@@ -98,6 +104,15 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
   const bool threads = options.launch.launcher == exec::Launcher::kNone;
   const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
   if (!tracing.note().empty()) observer.on_note(tracing.note());
+  // Ranks that are threads of this process on its processors.
+  std::optional<exec::HangWatch> watch;
+  if (options.transport == Transport::kLocal && options.device == DeviceKind::kHost &&
+      options.plan.gpus > 1) {
+    watch.emplace(options.plan.gpus, options.rank_timeout_s, [](const std::string& sentence) {
+      print_hang(sentence);
+      std::_Exit(static_cast<int>(ExitCode::kFailed));
+    });
+  }
   // One rank from its device to the end of its training.
   const RankBody body = [&](exec::Device& device, exec::RankGroups groups, int rank,
                             exec::TrainObserver* shown_to) {
@@ -118,6 +133,8 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
     }
     exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
                             executor_options);
+    std::optional<exec::HangWatch::Member> watched;
+    if (watch) watched.emplace(*watch, rank, executor);
     RunOutcome outcome;
     outcome.attention = choose_attention(device, options, data.train->packs_documents());
     exec::TrainOptions train = options.train;

@@ -123,7 +123,7 @@ const std::vector<SettingInfo>& setting_table() {
         {"rendezvous", "WHERE", "auto",
          "where processes on GPUs meet: auto, tcp://HOST:PORT or file:///PATH", kMachine},
         {"rank-timeout", "S", "1800",
-         "seconds that processes wait for one that hangs before the run ends", kMachine},
+         "seconds that ranks wait for one that hangs before the run ends", kMachine},
         {"attention-kernel", "NAME", "auto",
          "attention on cuda: auto (the fastest that takes the plan), cudnn, cudnn-ordered, "
          "flash or naive",

@@ -4,12 +4,16 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "exec/range_marker.h"
+#include "exec/train/hang_watch.h"
 #include "sim/core/base/error.h"
 #include "tests/exec/training.h"
 
@@ -167,6 +171,63 @@ TEST(PipelineFaults, OfStreamsThatAreThreadsTheStageIsToldAlone) {
         fmt::format("out of paper, at stage {} of 2", cluster.mesh.place_of(fault.rank).pp);
     EXPECT_EQ(told(cluster, fault, StreamMode::kThreads),
               fault.in_stream ? stage : expected(cluster, fault.rank, at));
+  });
+}
+
+/// What is told where a rank hangs until then.
+std::string told_of_hang(const Cluster& cluster, const Fault& fault) {
+  kernels::host::Parallel parallel(1);
+  LocalWorld world(cluster.mesh);
+  std::promise<std::string> told;
+  const std::shared_future<std::string> sentence = told.get_future().share();
+  HangWatch watch(8, 0.5, [&](const std::string& said) { told.set_value(said); });
+  EXPECT_THROW(world.run([&](int own) {
+    HostDevice device(parallel, StreamMode::kInline);
+    ActingMarker marker(own == fault.rank ? fault.operation : kNowhere, [&] {
+      EXPECT_EQ(sentence.wait_for(std::chrono::seconds(120)), std::future_status::ready);
+      throw Error("woken");
+    });
+    ExecutorOptions options;
+    options.ranges = &marker;
+    Executor executor(cluster.training.model, cluster.training.plan, cluster.schedule(own), device,
+                      world.groups(own, device), options);
+    const HangWatch::Member member(watch, own, executor);
+    executor.initialize(3);
+    executor.step(batch_of(cluster.training, 1, own), step_options(cluster.training, 1));
+  }),
+               Error);
+  return sentence.get();
+}
+
+// However long it lasts: its ranks may write what they have.
+TEST(PipelineFaults, BetweenStepsNobodyIsWatched) {
+  const Cluster cluster(PipelineKind::kOneForwardOneBackward);
+  kernels::host::Parallel parallel(1);
+  LocalWorld world(cluster.mesh);
+  HangWatch watch(8, 0.1, [](const std::string& said) { ADD_FAILURE() << said; });
+  world.run([&](int own) {
+    HostDevice device(parallel, StreamMode::kInline);
+    Executor executor(cluster.training.model, cluster.training.plan, cluster.schedule(own), device,
+                      world.groups(own, device));
+    executor.initialize(3);
+    executor.step(batch_of(cluster.training, 1, own), step_options(cluster.training, 1));
+    executor.world().barrier();
+    const HangWatch::Member member(watch, own, executor);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  });
+}
+
+TEST(PipelineFaults, AHangEndsAllAndOneSentenceNamesWhoIsWaitedFor) {
+  const Cluster cluster(PipelineKind::kZb1p);
+  for_each_fault(cluster, 41, [&](const Fault& fault, const OpInstance& at) {
+    const std::string said = told_of_hang(cluster, fault);
+    // Stages come to it together, each with its own words for it.
+    const bool is_of_all = cluster.schedule(fault.rank).ops[at.op].kind == OpKind::kGradientNorm;
+    const std::string where = expected(cluster, fault.rank, at).substr(17);
+    EXPECT_NE(said.find(is_of_all ? "gradient_norm" : where), std::string::npos)
+        << said << "\nexpected " << where;
+    EXPECT_EQ(said.find("no rank has begun an operation for 0.5 s (--rank-timeout): "), 0u) << said;
+    EXPECT_EQ(said.find('\n'), std::string::npos);
   });
 }
 
