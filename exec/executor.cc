@@ -372,8 +372,11 @@ void Executor::acquire(const OpInstance& at, std::uint32_t more) {
 void Executor::pass_message(const OpInstance& at, const Op& op) {
   const bool sends = op.kind == OpKind::kSend;
   const Operand& what = sends ? op.in[0] : op.out[0];
-  const Array message{activations_.at(what, at.unit), plan_.param_dtype,
-                      activations_.bytes(what, at.unit) / bytes_of(plan_.param_dtype)};
+  const Array message =
+      op.weight == Weight::kHead
+          ? tied_share(what, at.unit)
+          : Array{activations_.at(what, at.unit), plan_.param_dtype,
+                  activations_.bytes(what, at.unit) / bytes_of(plan_.param_dtype)};
   if (sends) {
     groups_.pipeline->post(streams_[op.stream], message, op.peer, op.channel);
   } else {

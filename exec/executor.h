@@ -187,6 +187,9 @@ class Executor {
   void acquire(const OpInstance& at, std::uint32_t more);
   void release(const OpInstance& at);
   void pass_message(const OpInstance& at, const Op& op);
+  /// The rank's share of the unit's gradients that has arrived at `where`, or its own.
+  Array tied_share(const Operand& where, std::int32_t unit) const;
+  void add_other_use(const OpInstance& at, const Op& op);
   void wait_for(const OpInstance& at, const Op& op);
   void record_for(const OpInstance& at, const Op& op);
   Event* event(const EventRef& ref, std::int32_t unit) const;

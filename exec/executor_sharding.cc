@@ -21,6 +21,7 @@ void Executor::run_sharding(const OpInstance& at, const Op& op) {
     case OpKind::kAllReduce:
       return all_reduce(unit, stream);
     case OpKind::kAccumulate:
+      if (op.weight == Weight::kHead) return add_other_use(at, op);
       // Sharded reductions have added onto the sum themselves.
       if (sharding_.shards() == Sharded::kNothing) take_gradient(unit, op.kind, stream);
       return;
@@ -90,6 +91,30 @@ void Executor::all_reduce(std::int32_t u, StreamId stream) {
     group.broadcast(stream, unit.gradient_sum, group.size() - 1);
   } else if (micro_step_ + 1 == plan_.grad_accum) {
     group.all_reduce(stream, unit.gradient_sum);
+  }
+}
+
+Array Executor::tied_share(const Operand& where, std::int32_t unit) const {
+  Array share = sharding_.unit(unit).gradient_sum;
+  if (where) share.data = static_cast<std::byte*>(activations_.at(where, unit));
+  return share;
+}
+
+// From another stage come the sums of the table's other use, which has the same place in its unit
+// there; on this one all gradients of the head lie so, and the last norm's are nowhere else.
+void Executor::add_other_use(const OpInstance& at, const Op& op) {
+  const StreamId stream = streams_[op.stream];
+  const bool is_here = !op.in[0];
+  const Array from = tied_share(op.in[0], is_here ? layout_.head_unit() : at.unit);
+  const Array to = sharding_.unit(at.unit).gradient_sum;
+  for (const OwnedPart& part : layout_.owned(at.unit, sharding_.shard_rank())) {
+    const Array more = from.part(part.share_offset, part.count());
+    const Array sum = to.part(part.share_offset, part.count());
+    if (part.tensor == layout_.tied_table()) {
+      device_.accumulate(stream, more, sum);
+    } else if (layout_.tensor(part.tensor).gradient_unit != at.unit) {
+      device_.cast(stream, more, sum);
+    }
   }
 }
 

@@ -218,6 +218,7 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
                                  const Parallelism& parallel, const RankPlace& place)
     : shard_ranks_(schedule.shard_ranks()),
       tied_(model.tied_head),
+      adds_uses_(tied_ && schedule.unit_sizes.tied()),
       initial_deviation_(model.initial_deviation) {
   check_executable(model, schedule);
   const FamilyForm& form = *find_family_form(model.family);
@@ -230,6 +231,7 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
   std::vector<std::pair<Draft, std::uint64_t>> apart;
   const Drafts drafts(model, form, parallel, place);
   for (Draft draft : drafts.all()) {
+    if (tied_) place_tied(schedule, draft);
     if (schedule.unit_elements(draft.unit) == 0) draft.held.rows.clear();  // another stage's
     if (schedule.sharding.separates_norms && draft.is_norm) {
       apart.emplace_back(draft, index);
@@ -246,8 +248,14 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
     tensor.stored = stored_form(form, tensor.name, tensor.shape, head_shape(model));
   }
   if (tied_) {
-    weights_[static_cast<std::size_t>(head_unit())][static_cast<std::size_t>(Weight::kHead)] =
-        weight(Weight::kEmbedding, 0);
+    WeightTensors& head =
+        weights_[static_cast<std::size_t>(head_unit())][static_cast<std::size_t>(Weight::kHead)];
+    head = weight(Weight::kEmbedding, 0);
+    if (schedule.unit_sizes.head_gradient > 0) {
+      head.gradient_unit = head_unit();
+      for (const int norm : norms(head_unit()))
+        tensors_[static_cast<std::size_t>(norm)].gradient_unit = head_unit();
+    }
   }
 
   for (std::int32_t u = 0; u < units(); ++u) {
@@ -258,6 +266,15 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
   }
 }
 
+void ParameterLayout::place_tied(const Schedule& schedule, Draft& draft) const {
+  const UnitSizes& sizes = schedule.unit_sizes;
+  if (draft.weight == Weight::kFinalNorm && !sizes.tied() && sizes.head_gradient == 0)
+    draft.unit = head_unit();
+  if (draft.weight != Weight::kEmbedding || draft.is_positions || sizes.embedding > 0) return;
+  draft.unit = head_unit();
+  draft.held.counted = 0;
+}
+
 void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
                             std::uint64_t first_index) {
   ParameterUnit& unit = units_[static_cast<std::size_t>(unit_index)];
@@ -265,7 +282,7 @@ void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
   ParameterTensor& tensor = tensors_.emplace_back();
   tensor.name = draft.name;
   tensor.shape = draft.shape;
-  tensor.unit = unit_index;
+  tensor.unit = tensor.gradient_unit = unit_index;
   tensor.offset = unit.elements;
   tensor.size = 1;
   for (const std::int64_t n : draft.shape) tensor.size *= n;
@@ -356,8 +373,10 @@ std::vector<OwnedPart> ParameterLayout::owned(std::int32_t unit_index,
   const std::int64_t begin = share(unit_index) * shard_rank;
   const std::int64_t end = begin + share(unit_index);
   std::vector<OwnedPart> parts;
-  for (int i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
+  for (int i = u.first_tensor, left = u.tensors; left > 0; ++i) {
     const ParameterTensor& t = tensor(i);
+    if (t.unit != unit_index) continue;
+    --left;
     const std::int64_t from = std::max(begin, t.offset);
     const std::int64_t to = std::min(end, t.offset + t.held.elements());
     if (from < to) append_parts(i, t, from - t.offset, to - t.offset, from - begin, parts);

@@ -48,8 +48,9 @@ struct ParameterTensor {
   std::string name;                 // as in Hugging Face checkpoints
   std::vector<std::int64_t> shape;  // [out, in], [V, C] or [n]
   std::int32_t unit = 0;
-  std::int64_t offset = 0;  // elements from the unit's begin
-  std::int64_t size = 0;    // of the whole tensor
+  std::int32_t gradient_unit = 0;  // with whose gradients its own is summed
+  std::int64_t offset = 0;         // elements from the unit's begin
+  std::int64_t size = 0;           // of the whole tensor
   HeldPart held;
   std::uint64_t first_index = 0;  // global index of its first element
   Initial initial = Initial::kNormal;
@@ -69,13 +70,14 @@ struct WeightTensors {
   int bias = -1;          // of `first`; likewise
   std::int64_t rows = 0;  // of all of them together
   std::int64_t cols = 1;
+  std::int32_t gradient_unit = -1;  // of this use of `first`, where it is not that tensor's
 };
 
 struct ParameterUnit {
   std::int64_t elements = 0;  // of its tensors
   std::int64_t padded = 0;    // as the schedule has it; 0: the unit does not exist
   int first_tensor = 0;
-  int tensors = 0;
+  int tensors = 0;  // others may lie between them
 };
 
 /// A part of a tensor that a rank owns: `rows` runs of `cols` elements, which lie a row of the
@@ -123,7 +125,10 @@ class ParameterLayout {
   /// Parameters of the model, without padding.
   std::int64_t parameters() const { return parameters_; }
 
-  bool tied() const { return tied_; }
+  /// The head adds to the embedding's gradient of the same micro-batch.
+  bool adds_uses() const { return adds_uses_; }
+  /// The table that is embedding and head; -1 where they are two.
+  int tied_table() const { return tied_ ? weight(Weight::kEmbedding, 0).first : -1; }
   /// Standard deviation of initial matrices.
   double initial_deviation() const { return initial_deviation_; }
   /// What is added to the weights of norms.
@@ -144,6 +149,9 @@ class ParameterLayout {
   struct Draft;
   class Drafts;
   void place(const Draft& draft, std::int32_t unit, std::uint64_t first_index);
+  /// Of a tied model: a stage with the head alone has a copy of the table, which counts where the
+  /// embedding is, and its own last norm.
+  void place_tied(const Schedule& schedule, Draft& draft) const;
 
   std::int64_t shard_ranks_;
   std::int64_t parameters_ = 0;
@@ -152,6 +160,7 @@ class ParameterLayout {
   std::vector<std::array<WeightTensors, kWeightKinds>> weights_;  // by unit that uses them
   std::vector<std::vector<int>> norms_;                           // likewise
   bool tied_;
+  bool adds_uses_;
   double initial_deviation_;
   double norm_offset_ = 0;
 };

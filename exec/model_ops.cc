@@ -153,7 +153,9 @@ Matrix ModelOps::weight(const Op& op, std::int32_t unit) const {
 
 Matrix ModelOps::gradient(const Op& op, std::int32_t unit) const {
   const WeightTensors& t = tensors_of(op, unit);
-  const Array whole = parameter_gradient(t.first, t.rows * t.cols);
+  const std::int32_t in = t.gradient_unit;
+  const Array whole = in < 0 ? parameter_gradient(t.first, t.rows * t.cols)
+                             : gradient_in(in, t.first, t.rows * t.cols);
   return {whole.data, whole.dtype, t.rows, t.cols};
 }
 
@@ -164,9 +166,13 @@ Array ModelOps::parameter(int tensor, std::int64_t size) const {
 }
 
 Array ModelOps::parameter_gradient(int tensor, std::int64_t size) const {
-  const ParameterTensor& t = layout_.tensor(tensor);
-  const UnitMemory& unit = sharding_.unit(t.unit);
-  return (micro_step_ == 0 ? unit.first_gradient : unit.gradient).part(t.offset, size);
+  return gradient_in(layout_.tensor(tensor).gradient_unit, tensor, size);
+}
+
+Array ModelOps::gradient_in(std::int32_t unit, int tensor, std::int64_t size) const {
+  const UnitMemory& in = sharding_.unit(unit);
+  return (micro_step_ == 0 ? in.first_gradient : in.gradient)
+      .part(layout_.tensor(tensor).offset, size);
 }
 
 void ModelOps::store_gradient(StreamId stream, Array from, int tensor) {
@@ -205,7 +211,7 @@ void ModelOps::embedding(const Op& op, std::int32_t unit) {
 void ModelOps::embedding_backward(const Op& op, std::int32_t unit) {
   const WeightTensors& t = tensors_of(op, unit);
   const Matrix d_x = rows(op.in[0], unit);
-  device_.embedding_backward(stream_, batch_.tokens, d_x, embedding_scale_, layout_.tied(),
+  device_.embedding_backward(stream_, batch_.tokens, d_x, embedding_scale_, layout_.adds_uses(),
                              gradient(op, unit), first_row_of(t), workspace_.scratch());
   if (t.second < 0) return;
   const Array positions = parameter_gradient(t.second, model_.max_positions * d_x.cols);

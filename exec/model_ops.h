@@ -160,6 +160,8 @@ class ModelOps {
   /// A single tensor; without data when there is none.
   Array parameter(int tensor, std::int64_t size) const;
   Array parameter_gradient(int tensor, std::int64_t size) const;
+  /// As part of the gradients of `unit`.
+  Array gradient_in(std::int32_t unit, int tensor, std::int64_t size) const;
   /// Adds `from` to the gradient of a tensor, or puts it there in the first micro-batch.
   void store_gradient(StreamId stream, Array from, int tensor);
   /// Where products of this weight are in fp8: those of layers; null: in the parameters' type.

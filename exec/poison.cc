@@ -11,6 +11,7 @@ namespace {
 /// Whether the operation reads its weight, not only writes its gradient.
 bool reads_weight(const Op& op) {
   if (op.weight == Weight::kNone || op.kind == OpKind::kWeightGradient) return false;
+  if (op.phase == Phase::kReduce) return false;
   const bool backward = op.phase == Phase::kBackward;
   return op.kind != OpKind::kAccumulate && !(op.kind == OpKind::kEmbedding && backward);
 }

@@ -48,7 +48,7 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
   const bool is_shared = profile.cluster.devices_per_node > 0;
   // Tensor ranks of this project's executor take turns on a processor as replicas do.
   if (is_shared && profile.cluster.gpu.is_processor() && stack.id == "native" &&
-      plan.parallel.pp == 1 && beyond_execution(plan, model).empty())
+      plan.parallel.pp == 1 && beyond_execution(plan).empty())
     return;
   if (is_shared) {
     throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",

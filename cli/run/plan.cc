@@ -77,7 +77,7 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   const std::string& file = settings.text("plan");
   const bool from_file = !file.empty();
   Plan plan = document.plan;
-  if (from_file) check_executed(plan, model, fmt::format("a plan without it in {}", file));
+  if (from_file) check_executed(plan, fmt::format("a plan without it in {}", file));
   if (!from_file) {
     plan.ckpt_layers = 0;
     plan.param_dtype = device == DeviceKind::kCuda ? DType::kBf16 : DType::kFp32;

@@ -78,6 +78,14 @@ std::vector<std::string> resume_notes(const RunOptions& options, const RunSettin
                     "results are equal but for rounding; --sum-shape gives others",
                     parts_text(now.feature_parts()), before.feature_parts()));
   }
+  if (options.model.tied_head && now.use_parts() != before.use_parts()) {
+    const bool apart = now.use_parts() > 1;
+    notes.push_back(fmt::format(
+        "gradients of the tied embedding and head are summed {} from here on, up to the checkpoint "
+        "they were {}: results are equal but for rounding{}",
+        apart ? "apart" : "together", apart ? "together" : "apart",
+        apart ? "" : fmt::format("; --sum-shape {},1,1,2 gives others", now.feature_parts())));
+  }
   if (!earlier) return notes;
   if (earlier->text("steps") != settings.text("steps")) {
     notes.push_back(

@@ -42,9 +42,9 @@ const std::vector<SettingInfo>& setting_table() {
         {"pp-schedule", "NAME", "", "gpipe, 1f1b, interleaved, zb1p or zbv (default: 1f1b)", kHow},
         {"pp-layout", "TEXT", "", "what each stage holds, as Megatron writes it", kHow},
         {"rank-order", "A-B-C-D-E", "", "order of the ranks, the fastest first", kHow},
-        {"sum-shape", "F[,1,1]", "",
+        {"sum-shape", "F[,1,1[,U]]", "",
          "leaves of the sums that tensor ranks share: equal bits for every tp that divides F "
-         "(default: tp)",
+         "(default: tp); U is 2: a tied embedding's uses apart, as stages sum them",
          kHow},
         {"sums", "WORD", "auto",
          "order of sums over ranks: exact (the plan's, which processors have) or library (NCCL's)",

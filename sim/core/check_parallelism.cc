@@ -96,6 +96,13 @@ void check_tensor(const Plan& plan, const Model& model) {
 /// ones.
 void check_sum_shape(const Plan& plan, const Model& model) {
   const std::int64_t parts = plan.sum_features, tp = plan.parallel.tp;
+  if (plan.sum_uses > 2) {
+    throw Error(fmt::format("sum_uses is {}, expected 1 or 2", plan.sum_uses));
+  }
+  if (plan.sum_uses == 1 && plan.parallel.pp > 1) {
+    throw Error(fmt::format("sum_uses is 1, but pp is {}, and stages sum apart, expected 2",
+                            plan.parallel.pp));
+  }
   if (parts == 0 || parts == tp) return;
   const auto refuse = [&](std::string_view expected) {
     throw Error(fmt::format("sum_features is {}, but tp is {}, expected {}", parts, tp, expected));

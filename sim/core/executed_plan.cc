@@ -31,7 +31,7 @@ struct Beyond {
   std::string what, sentence;
 };
 
-std::optional<Beyond> beyond_model_parallel(const Plan& plan, const Model& model) {
+std::optional<Beyond> beyond_model_parallel(const Plan& plan) {
   const Parallelism& p = plan.parallel;
   if (p.tp * p.pp > 1 && plan.numerics.precision == Precision::kFp8) {
     const std::string size =
@@ -44,24 +44,18 @@ std::optional<Beyond> beyond_model_parallel(const Plan& plan, const Model& model
     const std::string what = "pp_schedule is dualpipe";
     return Beyond{what, what + ", which the executor does not run"};
   }
-  if (p.pp > 1 && model.tied_head) {
-    return Beyond{fmt::format("pp is {} and the embedding is the head, too", p.pp),
-                  fmt::format("pp is {}, but the embedding is the head, too, and the executor does "
-                              "not exchange its gradients between stages",
-                              p.pp)};
-  }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::string beyond_execution(const Plan& plan, const Model& model) {
-  if (const auto beyond = beyond_model_parallel(plan, model)) return beyond->what;
+std::string beyond_execution(const Plan& plan) {
+  if (const auto beyond = beyond_model_parallel(plan)) return beyond->what;
   return beyond_data_parallel(without_executed(plan));
 }
 
-void check_executed(const Plan& plan, const Model& model, std::string_view expected) {
-  if (const auto beyond = beyond_model_parallel(plan, model))
+void check_executed(const Plan& plan, std::string_view expected) {
+  if (const auto beyond = beyond_model_parallel(plan))
     throw Error(fmt::format("{}, expected {}", beyond->sentence, expected));
   refuse_parallelism(without_executed(plan),
                      "the executor runs data, tensor and pipeline parallelism only", expected);
@@ -69,7 +63,7 @@ void check_executed(const Plan& plan, const Model& model, std::string_view expec
 
 void check_run(const Plan& plan, const Model& model) {
   check_trained_precision(model, plan);
-  check_executed(plan, model, "a plan without it");
+  check_executed(plan, "a plan without it");
 }
 
 }  // namespace shardwright

@@ -156,38 +156,48 @@ PlanKnob offload_knob() {
   return knob;
 }
 
-/// "F,C,D": of features, tokens and the batch; F alone is enough, and the others follow the layout.
+/// "F,C,D,U": of features, tokens, the batch and the uses of a tied embedding; F alone is enough,
+/// and the others follow the layout.
 PlanKnob sum_shape_knob() {
   PlanKnob knob{KnobFacts{"sum-shape",
                           {},
                           "parts of sums over features, tokens and batch that give equal bits for "
-                          "every tp which divides F",
+                          "every tp which divides F; U is 2: the gradients of a tied embedding's "
+                          "uses are summed apart, as between stages",
                           "the layout's",
                           0,
                           {},
-                          "F[,1,1]"}};
+                          "F[,1,1[,U]]"}};
   knob.read = [](G& knobs, Given name, Text text) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    if (comma < text.size() && text.substr(comma) != ",1,1") {
+    const std::string rest = text.substr(comma);
+    const bool has_uses = rest == ",1,1,1" || rest == ",1,1,2";
+    if (!rest.empty() && rest != ",1,1" && !has_uses) {
       throw Error(
-          fmt::format("{} is {}, expected F or F,1,1: sums over tokens and the batch follow "
-                      "the layout",
+          fmt::format("{} is {}, expected F or F,1,1 or F,1,1,U with U 1 or 2: sums over tokens "
+                      "and the batch follow the layout",
                       name, text));
     }
     knobs.sum_features = parse_count(name, text.substr(0, comma), CountRange{1, 1024});
+    if (has_uses) knobs.sum_uses = rest.back() == '2' ? 2 : 1;
   };
   knob.take = [](const G& knobs, Plan& plan) {
     if (knobs.sum_features) plan.sum_features = *knobs.sum_features;
+    if (knobs.sum_uses) plan.sum_uses = *knobs.sum_uses;
   };
   knob.write = [](const Plan& plan) {
+    if (plan.sum_uses > 0) return fmt::format("{},1,1,{}", plan.feature_parts(), plan.sum_uses);
     return plan.sum_features > 0 ? fmt::format("{}", plan.sum_features) : std::string();
   };
   knob.from_file = [](const JsonReader& object, Plan& plan) {
     if (object.has("sum_features"))
       plan.sum_features = object.require<std::int64_t>("sum_features", at_least<std::int64_t>(1));
+    if (object.has("sum_uses"))
+      plan.sum_uses = object.require<std::int64_t>("sum_uses", at_least<std::int64_t>(1));
   };
   knob.to_file = [](const Plan& plan, nlohmann::ordered_json& object) {
     if (plan.sum_features > 0) object["sum_features"] = plan.sum_features;
+    if (plan.sum_uses > 0) object["sum_uses"] = plan.sum_uses;
   };
   return knob;
 }

@@ -53,7 +53,10 @@ class Lives {
 
  private:
   using Key = std::tuple<Tensor, std::int32_t, std::int32_t>;  // unit, micro-batch
-  static bool is_message(const Op& op) { return op.work.kind == WorkKind::kTransfer; }
+  /// Of a pass; what stages exchange when all are done has room where these were.
+  static bool is_message(const Op& op) {
+    return op.work.kind == WorkKind::kTransfer && op.phase == Phase::kPrepare;
+  }
 
   Key key_of(const OpInstance& at, const MemoryAction& action) const {
     const auto& pass = schedule_.sections[at.section].pass;

@@ -39,7 +39,7 @@ enum class Persistent : std::uint8_t {
   kTiedEmbeddingWeights,    // gathered embedding that the head uses, too
   kNormWeights,             // gathered norms of all layers
   kRotatingGradients,       // what backward writes, units in turn
-  kTiedEmbeddingGradients,  // the head's part waits there for the embedding's
+  kTiedEmbeddingGradients,  // the head's part waits there for the embedding's, or is summed
   kNormGradients,           // of the norms of all layers
   kReductionBuffer,         // a unit's gradients in the type of the reduction
   kReducedShard,            // the own share of a reduction before it is added to the sum

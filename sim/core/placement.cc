@@ -128,6 +128,7 @@ void list_persistent(Schedule& schedule) {
            bytes_of(f.reduce_dtype) * std::max(sizes.largest(), sizes.norms));
     }
   }
+  list(Persistent::kTiedEmbeddingGradients, bytes_of(f.sum_dtype) * sizes.head_gradient);
   if (f.reduces_through_shard) {
     list(Persistent::kReducedShard,
          bytes_of(f.reduce_dtype) * (sizes.largest() / schedule.shard_ranks()));
@@ -249,12 +250,17 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
   const bool has_scratch = offset(Persistent::kReducedShard) != PlacedArray::kNowhere;
   for (std::int32_t u = 0; u < schedule.units(); ++u) {
     UnitPlacement& unit = units_[static_cast<std::size_t>(u)];
-    const std::int64_t padded = schedule.unit_elements(u);
+    const bool is_use = u == schedule.head_unit() && sizes.head_gradient > 0;
+    const std::int64_t padded = is_use ? sizes.head_gradient : schedule.unit_elements(u);
     const std::int64_t share = padded / ranks_;
     const std::int64_t first = first_[static_cast<std::size_t>(u)];
     const bool is_layer = u > 0 && u <= schedule.layers;
+    const auto sum = [&] {
+      return is_use ? at(Persistent::kTiedEmbeddingGradients, f.sum_dtype, 0, padded)
+                    : at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
+    };
     if (!f.gradients.rotate() || (f.sums_in_backward && is_layer)) {
-      unit.gradient = at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
+      unit.gradient = sum();
     } else if (u == schedule.norm_unit()) {
       unit.gradient = at(Persistent::kNormGradients, dtype, 0, padded);
     } else if (u == 0 && sizes.tied()) {
@@ -265,7 +271,7 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
     }
     unit.first_gradient = unit.gradient;
     if (f.sums_whole_gradients()) {
-      unit.reduced = at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
+      unit.reduced = sum();
       unit.gradient_sum = unit.reduced.part(shard_rank * share, share);
       // The first micro-batch writes where the others are added.
       if (f.reduce_dtype == dtype) unit.first_gradient = unit.reduced;

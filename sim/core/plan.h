@@ -75,6 +75,10 @@ struct Plan {
   /// Equal parts into which what tensor ranks add up is cut, each of them making whole ones; a sum
   /// has the same bits for every tp that divides this. 0: tp of them (native).
   std::int64_t sum_features = 0;
+  /// 2: the gradients of a tied table are summed for each of its uses, as embedding and as head,
+  /// and then added; whole on every rank, as all gradients beside stages of a pipeline. 1:
+  /// micro-batch by micro-batch. 0: as the layout needs it (native).
+  std::int64_t sum_uses = 0;
   Offload offload = Offload::kNone;
   std::int64_t loss_chunks = 0;  // pieces in which logits and loss exist; 0: as the stack does it
   AllocatorKind allocator = AllocatorKind::kStack;  // kStack: as the stack sets it
@@ -90,6 +94,7 @@ struct Plan {
   int gather_window() const { return prefetch < buffers - 1 ? prefetch + 1 : buffers; }
 
   std::int64_t feature_parts() const { return sum_features > 0 ? sum_features : parallel.tp; }
+  std::int64_t use_parts() const { return sum_uses > 0 ? sum_uses : parallel.pp > 1 ? 2 : 1; }
 
   bool checkpointed(std::int64_t layer) const {
     if (recompute == Recompute::kNone) return false;

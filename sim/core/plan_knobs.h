@@ -78,7 +78,7 @@ struct GivenKnobs {
   std::optional<Offloading> offload;
   GivenParallelism parallel;
   std::optional<bool> deterministic;
-  std::optional<std::int64_t> sum_features;
+  std::optional<std::int64_t> sum_features, sum_uses;
 };
 
 /// What is true of a knob, as a set of bits.

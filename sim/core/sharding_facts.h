@@ -25,12 +25,15 @@ struct UnitSizes {
   std::int64_t mixed_layers = 0;
   // Of modules of multi-token prediction together, likewise.
   std::int64_t predictions = 0, prediction_experts = 0;
+  // Of a head without parameters, because they are in the embedding's unit, that sums their
+  // gradients for itself: as many as that unit has.
+  std::int64_t head_gradient = 0;
 
   /// Of a pipeline's chunk or stage: the head may be another one's.
   bool in_parts = false;
 
-  /// The head's weights belong to the embedding's unit.
-  bool tied() const { return head == 0 && !in_parts; }
+  /// The head's weights belong to the embedding's unit, and both write one gradient.
+  bool tied() const { return head == 0 && head_gradient == 0 && !in_parts; }
   /// Norms apart.
   std::int64_t largest() const { return std::max({embedding, layer, head}); }
   std::int64_t all_experts() const { return moe_layers * experts + prediction_experts; }

@@ -115,6 +115,7 @@ class StageSteps {
       passes_.emplace_back(shape, ChunkPlace{stage, c}, chunks.of(shape, {stage, c}));
     for (const Action& action : stage_actions(shape, stage))
       steps_.push_back(&passes_[static_cast<std::size_t>(action.chunk)].of(action));
+    rest(ChunkSection::kTiedSum);
     rest(ChunkSection::kUpdate);
   }
 

@@ -55,6 +55,19 @@ void sum_backward(TimedChunk& chunk) {
   passes.slowed_share = contended > 0 ? 1 - alone / contended : 0;
 }
 
+void sum_tied(TimedChunk& chunk) {
+  const Schedule& schedule = chunk.schedule;
+  const Section& section = section_of(schedule, ChunkSection::kTiedSum);
+  for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
+    const Block& block = schedule.blocks[b];
+    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+      const Op& op = schedule.ops[i];
+      if (op.kind == OpKind::kReceive) chunk.passes.tied_bytes += op.work.bytes;
+      if (op.stream == 0) chunk.passes.tied_add_ns += chunk.costs[i].alone_ns;
+    }
+  }
+}
+
 }  // namespace
 
 void add(PassTime& to, const PassTime& more, double factor) {
@@ -146,6 +159,7 @@ void ChunkTimer::time(TimedChunk& chunk, bool splits_backward) {
     passes.kernels.add(kernel_times(chunk.schedule, chunk.costs, section), 1);
   }
   sum_backward(chunk);
+  sum_tied(chunk);
 }
 
 PassTime ChunkTimer::first_forward(TimedChunk& chunk, Nanoseconds spare_ns) {

@@ -40,6 +40,8 @@ struct ChunkPasses {
   Nanoseconds gathering_ns = 0;     // how long the first forward gathers parameters
   Nanoseconds reducing_ns = 0;      // how long the last backward reduces gradients
   double slowed_share = 0;          // of the rate of backward's kernels, beside a reduction
+  Bytes tied_bytes = 0;         // of a tied table's gradients, that the stage sends and receives
+  Nanoseconds tied_add_ns = 0;  // adds what it received
   PassTime update;
   double flops = 0;
   CommunicationByGroup sent{};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -18,7 +19,7 @@ namespace {
 struct StageMessage {
   std::size_t channel = 0;  // index into those of the step
   const Op* op = nullptr;
-  Action pass;
+  std::optional<Action> pass;  // nothing: what stages exchange behind their passes
   bool sends() const { return op->kind == OpKind::kSend; }
 };
 
@@ -31,7 +32,8 @@ struct StepChannel {
 
 /// "forward 5 of chunk 1".
 std::string message_name(const StageMessage& message) {
-  const Action& pass = message.pass;
+  if (!message.pass) return "the tied embedding's gradient";
+  const Action& pass = *message.pass;
   return fmt::format("{} {} of chunk {}", pass.kind == PassKind::kForward ? "forward" : "backward",
                      pass.micro_batch, pass.chunk);
 }
@@ -112,8 +114,7 @@ class MessageWalk {
           const std::uint32_t at = section.first_block + b;
           for (std::int32_t i = 0; i < schedule.blocks[at].repeats; ++i) {
             for (StageMessage message : of_block[at]) {
-              SHARDWRIGHT_CHECK(section.pass, "stage {} has a message outside its passes", stage);
-              message.pass = *section.pass;
+              message.pass = section.pass;
               programs_[stage].push_back(message);
             }
           }
@@ -136,11 +137,13 @@ class MessageWalk {
 
   static void check_alike(const StepChannel& channel, std::size_t k, const StageMessage& post,
                           const StageMessage& fetch) {
-    const bool forward = post.pass.kind == PassKind::kForward;
-    if (post.op->work.bytes == fetch.op->work.bytes &&
-        post.pass.micro_batch == fetch.pass.micro_batch &&
-        forward == (fetch.pass.kind == PassKind::kForward))
-      return;
+    const auto direction = [](const StageMessage& message) {
+      return message.pass->kind == PassKind::kForward;
+    };
+    const bool alike = post.pass.has_value() == fetch.pass.has_value() &&
+                       (!post.pass || (post.pass->micro_batch == fetch.pass->micro_batch &&
+                                       direction(post) == direction(fetch)));
+    if (alike && post.op->work.bytes == fetch.op->work.bytes) return;
     refuse_step(fmt::format(
         "stage {} takes message {} of channel {}, {} bytes of {}, for the {} bytes that {} expects "
         "from stage {}",

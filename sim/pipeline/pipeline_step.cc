@@ -245,13 +245,16 @@ StageTail PipelineSimulator::stage_tail(const Plan& plan, const Stages& stages, 
     if (record != nullptr && tail.reduction_ns > 0)
       record->reductions.push_back({stage, begin, tail.end_ns});
   }
-  if (model_.tied_head && plan.numerics.lora == 0 && (stage == 0 || stage + 1 == shape.stages)) {
-    // The embedding's gradient on the first stage and the head's on the last are one.
-    const double bytes = 2 * static_cast<double>(ModelUnits(model_, plan.parallel).vocabulary());
-    const Nanoseconds sum = to_ns(timer_.operations().transfer_s(0, bytes));
-    tail.reduction_ns += sum;
-    tail.end_ns += sum;
+  // The embedding's gradient on the first stage and the head's on the last are one.
+  Bytes tied_bytes = 0;
+  for (std::int32_t c = 0; c < shape.chunks; ++c) {
+    tied_bytes = std::max(tied_bytes, stages.passes(stage, c).tied_bytes);
+    tail.tied_ns += stages.passes(stage, c).tied_add_ns;
   }
+  if (tied_bytes > 0)
+    tail.tied_ns += to_ns(timer_.operations().transfer_s(0, static_cast<double>(tied_bytes)));
+  tail.reduction_ns += tail.tied_ns;
+  tail.end_ns += tail.tied_ns;
   tail.gather_ns = gather(stages, stage, times).length_ns;
   return tail;
 }

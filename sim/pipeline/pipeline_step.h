@@ -19,7 +19,6 @@
 
 #include "profiles/profile.h"
 #include "sim/core/model.h"
-#include "sim/core/model_units.h"
 #include "sim/pipeline/chunk_times.h"
 #include "sim/pipeline/joint_stages.h"
 #include "sim/pipeline/recurrence.h"
@@ -58,6 +57,7 @@ struct StageTail {
   Nanoseconds deferred_ns = 0;   // gradients of the head that wait for the flush
   Nanoseconds end_ns = 0;        // gradients reduced, from the start of the step
   Nanoseconds reduction_ns = 0;  // of it beyond the last backward
+  Nanoseconds tied_ns = 0;       // of it at its end, for a tied table
   Nanoseconds gather_ns = 0;     // of parameters, as far as nothing hides it
   Nanoseconds update_ns = 0;
   PassTime update;  // its parts

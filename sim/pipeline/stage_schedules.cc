@@ -37,6 +37,11 @@ std::int16_t channel_of(std::int32_t from_part, std::int32_t to_part) {
   return static_cast<std::int16_t>(2 * std::min(from_part, to_part) + (back ? 1 : 0));
 }
 
+/// Of what the stages with a tied table's copies exchange, beyond the channels of passes.
+std::int16_t tied_channel(const PipelineShape& shape, bool from_head) {
+  return static_cast<std::int16_t>(2 * model_parts(shape) + (from_head ? 1 : 0));
+}
+
 /// Puts the blocks of one chunk into its stage's schedule.
 class ChunkCopier {
  public:
@@ -58,6 +63,12 @@ class ChunkCopier {
   Section rest(ChunkSection which) {
     Section section = begin();
     copy(which, PassPart::kAll, {});
+    return end(section);
+  }
+  /// The copies of a tied table are on the first and the last stage.
+  Section tied_sum() {
+    Section section = begin();
+    copy(ChunkSection::kTiedSum, PassPart::kAll, ChunkPlace{shape_.stages - 1 - at_.stage, 0});
     return end(section);
   }
 
@@ -119,6 +130,10 @@ class ChunkCopier {
     if (!peer || op.work.kind != WorkKind::kTransfer) return;
     const std::int32_t own = model_part(shape_, at_), other = model_part(shape_, *peer);
     op.peer = static_cast<std::int16_t>(peer->stage);
+    if (op.phase == Phase::kReduce) {
+      op.channel = tied_channel(shape_, content_.head == (op.kind == OpKind::kSend));
+      return;
+    }
     op.channel = op.kind == OpKind::kSend ? channel_of(own, other) : channel_of(other, own);
   }
 
@@ -151,6 +166,7 @@ void add_persistent(const Schedule& chunk, Schedule& stage) {
   sizes.in_parts = true;
   sizes.embedding += more.embedding;
   sizes.head += more.head;
+  sizes.head_gradient += more.head_gradient;
   sizes.norms += more.norms;
   sizes.moe_layers += more.moe_layers;
   sizes.mixed_layers += more.mixed_layers;
@@ -211,6 +227,10 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, con
     for (const Action& action : stage_actions(shape, s)) {
       ChunkCopier& copier = copiers[static_cast<std::size_t>(action.chunk)];
       schedule.sections.push_back(copier.pass(action, section_of(action, shape.passes())));
+    }
+    for (ChunkCopier& copier : copiers) {
+      const Section sum = copier.tied_sum();
+      if (sum.block_count > 0) schedule.sections.push_back(sum);
     }
     for (ChunkCopier& copier : copiers)
       schedule.sections.push_back(copier.rest(ChunkSection::kUpdate));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each stage of a pipeline does in a step, as one schedule that a rank can walk: what begins
 // the step, a section for every pass of its chunks in the order in which its host issues them, the
-// update of each chunk.
+// sum of a tied table's gradients with the stage that has the other copy, the update of each chunk.
 //
 // A pass of the first micro-batch gathers parameters and begins the sums of gradients, the last
 // one reduces them, as the strategy says. A pass begins with the receive of its input where another

@@ -169,7 +169,10 @@ class Writer {
     free_.assign(schedule_->streams.size(), 0);
     id_ = schedule_->first_id;
     std::size_t next = 0;
+    std::size_t behind = schedule_->sections.size();
     for (const Section& section : schedule_->sections) {
+      const bool updates = behind-- <= static_cast<std::size_t>(record_.shape.chunks);
+      if (next == passes.size() && !updates) write_tied_sum(section);
       if (section.pass) {
         const bool second = next > 0 && passes[next - 1]->action.overlaps_next;
         write_pass(section, *passes[next], second ? passes[next - 1] : nullptr);
@@ -276,6 +279,26 @@ class Writer {
       add(id_, op.stream, begin, begin + times.inside);
     else
       add(id_, op.stream, made, made + (times.blocking ? 0 : times.transfer[edge]));
+  }
+
+  /// Behind the stage's reductions.
+  void write_tied_sum(const Section& section) {
+    Nanoseconds add_ns = 0;
+    for (std::int32_t c = 0; c < record_.shape.chunks; ++c)
+      add_ns += chunk_of(c).passes.tied_add_ns;
+    const Nanoseconds end = tail().end_ns, arrived = end - add_ns;
+    OpId id = id_;
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
+      const Block& block = schedule_->blocks[b];
+      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i, ++id) {
+        const Op& op = schedule_->ops[i];
+        if (op.work.kind == WorkKind::kTransfer)
+          add(id, op.stream, end - tail().tied_ns, arrived);
+        else if (op.work.kind == WorkKind::kMemory)
+          add(id, op.stream, arrived, end);
+      }
+    }
   }
 
   void write_update() {

@@ -15,6 +15,7 @@
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
+#include "sim/strategies/tied_sum.h"
 
 namespace shardwright::sim {
 
@@ -167,6 +168,9 @@ void write_passes(Writers& of, std::int32_t micro_steps, Bytes handed_on_bytes) 
   }
   pass(write_backward, false, false, micro_steps - 1);
   pass(write_backward, micro_steps == 1, true, 1);
+  w.begin_section();
+  write_tied_sum(w);
+  w.end_section(1);
 }
 
 /// The messages of a chunk that is walked: hidden states and their gradients, `bytes` each.
@@ -295,6 +299,11 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
     write_micro_steps(writers, true, false, 1);
     if (micro_steps > 2) write_micro_steps(writers, false, false, micro_steps - 2);
     write_micro_steps(writers, false, true, 1);
+  }
+  if (!w.pipelined() && w.tied_sum() != StepWriter::TiedSum::kNone) {
+    w.begin_section();
+    write_tied_sum(w);
+    w.end_section(1);
   }
   write_optimizer(w, *strategy, model, cluster.gpu);
   if (handed_on_bytes > 0) write_messages(w, handed_on_bytes);

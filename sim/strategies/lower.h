@@ -33,6 +33,7 @@ enum class ChunkSection : std::uint8_t {
   kFirstBackward,  // where gradients begin; empty unless the chunk is walked
   kBackward,
   kLastBackward,
+  kTiedSum,  // of gradients of a table that is embedding and head; empty for any other
   kUpdate,
   // Of a chunk that is walked:
   kReceiveGradient,

@@ -45,7 +45,7 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
     return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy)
                                                    : make_distributed_optimizer(strategy, stack);
   }
-  if (stack.memory == MemoryManager::kStatic && plan.parallel.pp > 1)
+  if (stack.memory == MemoryManager::kStatic && plan.use_parts() > 1)
     return make_whole_sums(strategy);
   return kFactories[static_cast<std::size_t>(plan.strategy)](strategy, stack);
 }

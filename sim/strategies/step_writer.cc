@@ -101,6 +101,7 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   };
   const std::int64_t embedding = elements(ModelUnit::kEmbedding);
   const std::int64_t head = elements(ModelUnit::kHead);
+  const TiedSum tied = tied_sum();
   UnitSizes& sizes = schedule_.unit_sizes;
   sizes = {};
   sizes.in_parts = pipelined();
@@ -108,10 +109,18 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   const bool together = content_.embedding && content_.head;
   const bool own_head = !together || (layout.wraps_embedding_and_head && !model_.tied_head);
   // A tied head without the embedding beside it has a copy of its table.
-  const std::int64_t table =
-      model_.tied_head && !together ? ModelUnits(model_, plan_.parallel).vocabulary() : 0;
-  if (content_.embedding) sizes.embedding = pad(own_head ? embedding : embedding + head);
-  if (content_.head) sizes.head = own_head ? pad(head + table) : 0;
+  const std::int64_t table = tied == TiedSum::kBetweenStages ? table_elements() : 0;
+  const bool uses_apart = tied == TiedSum::kHere && is_static();
+  const bool with_head = !own_head || uses_apart;
+  if (content_.embedding) sizes.embedding = pad(with_head ? embedding + head : embedding);
+  if (content_.head) sizes.head = with_head ? 0 : pad(head + table);
+  if (content_.head && uses_apart) sizes.head_gradient = pad(embedding + head);
+  if (table > 0 && is_static()) {
+    // Ranks have the same share of both copies, whose sums they exchange.
+    const std::int64_t both = pad(std::max(embedding, head + table));
+    if (content_.embedding) sizes.embedding = both;
+    if (content_.head) sizes.head = both;
+  }
   if (model_.is_moe()) {
     sizes.moe_layers = content_.expert_layers;
     sizes.moe_layer = layer_elements({Mixer::kAttention, Channels::kExperts});
@@ -158,6 +167,18 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   }
   total_ = {sizes.total(content_.layers), sizes.all_experts()};
   set_trained();
+}
+
+StepWriter::TiedSum StepWriter::tied_sum() const {
+  if (!model_.tied_head || plan_.use_parts() < 2) return TiedSum::kNone;
+  if (!pipelined()) return is_static() ? TiedSum::kHere : TiedSum::kNone;
+  // A pipeline in the shape of a V ends where it begins.
+  const bool is_v = info_of(plan_.parallel.schedule()).order == ChunkOrder::kV;
+  return is_v ? TiedSum::kHere : TiedSum::kBetweenStages;
+}
+
+std::int64_t StepWriter::table_elements() const {
+  return ModelUnits(model_, plan_.parallel).vocabulary();
 }
 
 void StepWriter::set_trained() {

@@ -78,6 +78,16 @@ class StepWriter {
   /// Events of theirs, seen from the current unit.
   std::int16_t to_first_unit() const { return static_cast<std::int16_t>(first_unit() - unit_); }
   std::int16_t to_last_unit() const { return static_cast<std::int16_t>(last_unit() - unit_); }
+  /// How the sums of gradients of a tied table's two uses become one, where they are not from the
+  /// beginning: on a rank that has both, or between the stages that have a copy each.
+  enum class TiedSum : std::uint8_t { kNone, kHere, kBetweenStages };
+  TiedSum tied_sum() const;
+  bool has_embedding() const { return content_.embedding; }
+  bool has_head() const { return content_.head; }
+  /// The executor's own memory, which allocates nothing as it goes.
+  bool is_static() const { return stack_.memory == MemoryManager::kStatic; }
+  /// Rows of the vocabulary times channels that a rank has.
+  std::int64_t table_elements() const;
   /// Megatron cuts gradients into buckets where backward ends, in the chunk with the embedding.
   bool cuts_buckets() const { return content_.embedding; }
 
@@ -107,6 +117,12 @@ class StepWriter {
   /// Of the unit, what has gradients: all but what adapters leave frozen.
   std::int64_t trained(int offset = 0);
   std::int64_t trained_owned(int offset = 0);
+  /// Whose gradients the current unit sums: of what it trains, or of the embedding's parameters
+  /// that a head uses.
+  std::int64_t summed() {
+    const std::int64_t of_use = kind() == UnitKind::kHead ? schedule_.unit_sizes.head_gradient : 0;
+    return of_use > 0 ? of_use : trained();
+  }
   std::int64_t elements_of(UnitKind kind) const {
     return elements_[static_cast<std::size_t>(kind)].all();
   }

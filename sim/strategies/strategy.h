@@ -47,7 +47,8 @@ std::unique_ptr<ShardingStrategy> make_distributed_optimizer(const StrategyInfo&
 /// Full sharding as the native stack runs it, whatever the strategy is called.
 std::unique_ptr<ShardingStrategy> make_flat_sharded(const StrategyInfo& strategy);
 
-/// Any strategy between the stages of a pipeline, as the native stack runs it.
+/// Any strategy between the stages of a pipeline, as the native stack runs it, and where a plan
+/// asks for its sums.
 std::unique_ptr<ShardingStrategy> make_whole_sums(const StrategyInfo& strategy);
 
 /// Throws Error when the stack cannot run the plan's strategy.

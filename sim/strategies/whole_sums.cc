@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every strategy as the native executor runs it between the stages of a pipeline, where several
-// micro-batches are in flight: parameters are gathered in a chunk's first pass and stay, gradients
-// are summed whole, and the last pass reduces them. What is divided between ranks, and so what
-// outlives the step, is the strategy's.
+// micro-batches are in flight, and elsewhere where a plan asks for the same sums: parameters are
+// gathered in a chunk's first pass and stay, gradients are summed whole, and the last pass reduces
+// them. What is divided between ranks, and so what outlives the step, is the strategy's.
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -56,7 +56,7 @@ class WholeSums final : public ShardingStrategy {
 
   void after_backward(StepWriter& w) override {
     const Plan& plan = w.plan();
-    const std::int64_t elements = w.trained();
+    const std::int64_t elements = w.summed();
     const std::int64_t width = bytes_of(plan.reduce_dtype);
     if (elements > 0) {
       const std::int64_t written = bytes_of(gradient_dtype(plan, w.stack()));
@@ -78,7 +78,7 @@ class WholeSums final : public ShardingStrategy {
     if (shards_) reduce(w, OpKind::kReduceScatter, CommGroup::kShard, width * elements);
     if (w.replicate_ranks() > 1 || !shards_) {
       reduce(w, OpKind::kAllReduce, CommGroup::kReplicate,
-             width * (shards_ ? w.trained_owned() : elements));
+             width * (shards_ ? elements / w.shard_ranks() : elements));
     }
   }
 

@@ -14,7 +14,7 @@ using ::testing::StartsWith;
 
 std::string refusal(const Plan& plan) {
   try {
-    check_executed(plan, {}, "none");
+    check_executed(plan, "none");
   } catch (const Error& error) {
     return error.what();
   }
@@ -27,10 +27,10 @@ TEST(ExecutedPlan, NamesTheSizeThatItRefusesFp8With) {
   plan.numerics.precision = Precision::kFp8;
   plan.parallel.tp = 2;
   plan.parallel.pp = 4;
-  EXPECT_EQ(beyond_execution(plan, {}), "precision is fp8 and tp is 2");
+  EXPECT_EQ(beyond_execution(plan), "precision is fp8 and tp is 2");
   EXPECT_THAT(refusal(plan), StartsWith("precision is fp8, but tp is 2, and the executor"));
   plan.parallel.tp = 1;
-  EXPECT_EQ(beyond_execution(plan, {}), "precision is fp8 and pp is 4");
+  EXPECT_EQ(beyond_execution(plan), "precision is fp8 and pp is 4");
   EXPECT_THAT(refusal(plan), StartsWith("precision is fp8, but pp is 4, and the executor"));
   EXPECT_THAT(refusal(plan), HasSubstr("expected none"));
 }
@@ -39,16 +39,11 @@ TEST(ExecutedPlan, ShortAndLongRefuseTheSame) {
   Plan plan;
   plan.gpus = 4;
   plan.parallel.pp = 4;
-  EXPECT_EQ(beyond_execution(plan, {}), "");
+  EXPECT_EQ(beyond_execution(plan), "");
   EXPECT_EQ(refusal(plan), "");
   plan.parallel.pp_schedule = PipelineKind::kDualpipe;
-  EXPECT_EQ(beyond_execution(plan, {}), "pp_schedule is dualpipe");
+  EXPECT_EQ(beyond_execution(plan), "pp_schedule is dualpipe");
   EXPECT_THAT(refusal(plan), StartsWith("pp_schedule is dualpipe, which"));
-  plan.parallel.pp_schedule.reset();
-  Model tied;
-  tied.tied_head = true;
-  EXPECT_EQ(beyond_execution(plan, tied), "pp is 4 and the embedding is the head, too");
-  EXPECT_THROW(check_executed(plan, tied, "none"), Error);
 }
 
 }  // namespace

@@ -137,6 +137,12 @@ TEST(Parallelism, ContradictionsAreNamed) {
   plan.numerics.fp8_recipe = Fp8Recipe::kBlock;
   expect_refused(plan, "fp8_recipe is block, but precision is bf16");
   plan = plan_of(64);
+  plan.parallel.pp = 2;
+  plan.sum_uses = 1;
+  expect_refused(plan, "sum_uses is 1, but pp is 2, and stages sum apart, expected 2");
+  plan.sum_uses = 3;
+  expect_refused(plan, "sum_uses is 3, expected 1 or 2");
+  plan = plan_of(64);
   plan.parallel.rank_order = "tp-dp";
   expect_refused(plan, "rank_order is 'tp-dp'");
 }

@@ -57,6 +57,26 @@ TEST(PlanKnobs, WhatIsWrittenReadsBack) {
   EXPECT_EQ(again, plan);
 }
 
+TEST(PlanKnobs, TheShapeOfSumsIsFeaturesAndUsesOfATiedEmbedding) {
+  const GivenKnobs features = read_plan_of({{"sum-shape", "4,1,1"}});
+  EXPECT_EQ(features.sum_features, 4);
+  EXPECT_FALSE(features.sum_uses);
+  const Plan plan = with_knobs(Plan{}, read_plan_of({{"sum-shape", "4,1,1,2"}}), kLayers);
+  EXPECT_EQ(plan.sum_features, 4);
+  EXPECT_EQ(plan.use_parts(), 2);
+  EXPECT_EQ(plan_knob("sum-shape").write(plan), "4,1,1,2");
+  Plan stages;
+  EXPECT_EQ(stages.use_parts(), 1);
+  stages.parallel.pp = 2;
+  EXPECT_EQ(stages.use_parts(), 2);
+  for (const char* wrong : {"4,1", "4,1,1,3", "4,1,1,2,", "4,2,1", "4,1,1,"}) {
+    EXPECT_EQ(refusal("sum-shape", wrong),
+              std::string("sum-shape in run.ini is ") + wrong +
+                  ", expected F or F,1,1 or F,1,1,U with U 1 or 2: sums over tokens and the batch "
+                  "follow the layout");
+  }
+}
+
 TEST(PlanKnobs, OnlyWhatIsGivenChangesAPlan) {
   Plan plan;
   plan.ckpt_layers = 20;

@@ -88,12 +88,13 @@ class StageWalk {
     const Op& op = schedule.ops[at.op];
     const bool message = op.work.kind == WorkKind::kTransfer && op.peer >= 0;
     const auto& pass = schedule.sections[at.section].pass;
+    const std::int32_t micro_batch = pass ? pass->micro_batch : -1;
     if (message && op.kind == OpKind::kReceive) {
       auto& arriving = messages_[{op.peer, r, op.channel}];
       if (arriving.empty()) return false;
       const Message got = arriving.front();
       arriving.pop_front();
-      if (got.micro_batch != pass->micro_batch || got.bytes != op.work.bytes)
+      if (got.micro_batch != micro_batch || got.bytes != op.work.bytes)
         fault(r, fmt::format("{} gets {} bytes of micro-batch {}", describe(schedule, at),
                              got.bytes, got.micro_batch));
     }
@@ -104,7 +105,7 @@ class StageWalk {
       action.acquire ? acquire(r, rank, at, action) : release(r, rank, at, action);
     if (message && op.kind == OpKind::kSend) {
       ++sent_;
-      messages_[{r, op.peer, op.channel}].push_back({pass->micro_batch, op.work.bytes});
+      messages_[{r, op.peer, op.channel}].push_back({micro_batch, op.work.bytes});
     }
     return true;
   }
@@ -149,8 +150,9 @@ class StageWalk {
     const Rank& rank = ranks_[r];
     if (rank.next < rank.steps.size()) {
       const OpInstance& at = rank.steps[rank.next];
+      const auto& pass = rank.schedule->sections[at.section].pass;
       fault(r, fmt::format("{} of micro-batch {} waits for ever", describe(*rank.schedule, at),
-                           rank.schedule->sections[at.section].pass->micro_batch));
+                           pass ? pass->micro_batch : -1));
     } else if (!rank.live.empty()) {
       const auto& [tensor, unit, micro] = rank.live.begin()->first;
       fault(r, fmt::format("{} of {} and micro-batch {} outlives the step", name_of(tensor),

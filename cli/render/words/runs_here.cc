@@ -15,7 +15,7 @@ namespace shardwright::cli {
 namespace {
 
 std::string why_not(const Model& model, const Plan& plan) {
-  if (const std::string beyond = beyond_execution(plan, model); !beyond.empty())
+  if (const std::string beyond = beyond_execution(plan); !beyond.empty())
     return fmt::format("{}, and run does not train so", beyond);
   if (!is_trained_family(model.family))
     return fmt::format("the executor trains no models of the family {}", model.family);
