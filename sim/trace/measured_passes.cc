@@ -25,6 +25,10 @@ class PassesOfStage {
   const Section& section_of(OpId id) const {
     return schedule_.sections[std::prev(sections_.upper_bound(id))->second];
   }
+  /// Gradients of a tied embedding, behind the passes.
+  bool sums(const Section& section) const {
+    return schedule_.blocks[section.first_block].phase == Phase::kReduce;
+  }
 
  private:
   const Schedule& schedule_;
@@ -53,7 +57,8 @@ void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns,
   const std::size_t first = passes.size();
   const PassSpan like{StageWork::kBubble, spans.front()->rank, spans.front()->step};
   for (const Span* span : spans) {
-    const std::optional<Action>& action = stage.section_of(span->id).pass;
+    const Section& section = stage.section_of(span->id);
+    const std::optional<Action>& action = section.pass;
     PassSpan pass = like;
     pass.begin_ns = span->begin_ns;
     pass.end_ns = span->end_ns;
@@ -62,7 +67,7 @@ void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns,
       pass.chunk = action->chunk;
       pass.micro_batch = action->micro_batch;
     } else {
-      pass.work = StageWork::kOptimizer;
+      pass.work = stage.sums(section) ? StageWork::kReduction : StageWork::kOptimizer;
     }
     PassSpan* last = passes.size() > first ? &passes.back() : nullptr;
     const bool goes_on = last != nullptr && last->work == pass.work && last->chunk == pass.chunk &&

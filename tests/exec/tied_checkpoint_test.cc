@@ -26,14 +26,13 @@ struct StageLayout {
   PipelineKind kind;
   std::int64_t tp, pp, virtual_stages, dp;
 };
-using enum PipelineKind;
 constexpr StageLayout kStageLayouts[] = {
-    {"pp2", Strategy::kYafsdp, kOneForwardOneBackward, 1, 2, 1, 1},
-    {"pp4-dp2", Strategy::kZero1, kZb1p, 1, 4, 1, 2},
-    {"pp2-v2-dp2", Strategy::kFsdp2, kInterleaved, 1, 2, 2, 2},
-    {"tp2-zbv", Strategy::kZero3, kZbv, 2, 2, 2, 1},
-    {"dp2", Strategy::kYafsdp, kOneForwardOneBackward, 1, 1, 1, 2},
-    {"one", Strategy::kSingle, kOneForwardOneBackward, 1, 1, 1, 1}};
+    {"pp2", Strategy::kYafsdp, PipelineKind::kOneForwardOneBackward, 1, 2, 1, 1},
+    {"pp4-dp2", Strategy::kZero1, PipelineKind::kZb1p, 1, 4, 1, 2},
+    {"pp2-v2-dp2", Strategy::kFsdp2, PipelineKind::kInterleaved, 1, 2, 2, 2},
+    {"tp2-zbv", Strategy::kZero3, PipelineKind::kZbv, 2, 2, 2, 1},
+    {"dp2", Strategy::kYafsdp, PipelineKind::kOneForwardOneBackward, 1, 1, 1, 2},
+    {"one", Strategy::kSingle, PipelineKind::kOneForwardOneBackward, 1, 1, 1, 1}};
 
 /// Four micro-batches a step, sums of two leaves, the uses apart. Layouts with replicas have other
 /// sums over micro-batches than those without.

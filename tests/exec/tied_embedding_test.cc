@@ -159,6 +159,32 @@ TEST(TiedEmbedding, RowsOfTensorRanksThatAreNotAsMany) {
   }
 }
 
+TEST(TiedEmbedding, RecomputesToTheSameBitsAndEvaluatesAsOneRankDoes) {
+  for (const TiedLayout& layout :
+       {TiedLayout{PipelineKind::kInterleaved, 1, 2, 3}, TiedLayout{PipelineKind::kZbv, 1, 2, 2}}) {
+    SCOPED_TRACE(words_of(layout));
+    std::mutex mutex;
+    std::vector<double> losses;
+    Training training = tied_pipeline(tiny_llama(), Strategy::kFsdp2, layout);
+    const auto evaluate = [&](const Training& of) {
+      Training evaluated = of;
+      evaluated.inspect = [&](int rank, Executor& executor) {
+        Training one = of;
+        one.plan.grad_accum = 1;
+        const LossSums sums = executor.evaluate(batch_of(one, 9, rank));
+        const std::lock_guard lock(mutex);
+        if (rank == 0) losses.push_back(sums.loss);
+      };
+      return train(evaluated);
+    };
+    const auto expected = evaluate(without_parts(training));
+    set_recompute(training.plan, "full");
+    training.plan.ckpt_layers = 3;
+    expect_same_training(expected, evaluate(training));
+    EXPECT_EQ(losses.at(0), losses.at(1));
+  }
+}
+
 // Any strategy can have these sums without stages, too.
 TEST(TiedEmbedding, WithoutStagesAPlanMaySumTheUsesApart) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero2, Strategy::kYafsdp}) {

@@ -22,6 +22,7 @@ namespace shardwright::sim {
 namespace {
 
 using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::refusal_of;
 
 Model tied_llama() {
@@ -31,13 +32,13 @@ Model tied_llama() {
   return model;
 }
 
-const profiles::Profile& native_h100() {
+const profiles::Profile& tied_profile() {
   static const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
   return profile;
 }
 
-Plan native_plan(PipelineKind kind, std::int64_t pp, std::int64_t virtual_stages,
-                 Strategy strategy = Strategy::kZero1) {
+Plan tied_plan(PipelineKind kind, std::int64_t pp, std::int64_t virtual_stages,
+               Strategy strategy = Strategy::kZero1) {
   Plan plan = plan_of(4 * pp, 2, pp, 8);
   plan.parallel.pp_schedule = kind;
   plan.parallel.virtual_stages = virtual_stages;
@@ -47,31 +48,103 @@ Plan native_plan(PipelineKind kind, std::int64_t pp, std::int64_t virtual_stages
   return plan;
 }
 
-std::vector<Plan> native_plans(Strategy strategy) {
+std::vector<Plan> tied_plans(Strategy strategy) {
   using enum PipelineKind;
-  return {native_plan(kGpipe, 2, 1, strategy), native_plan(kOneForwardOneBackward, 4, 1, strategy),
-          native_plan(kInterleaved, 2, 2, strategy), native_plan(kZb1p, 4, 1, strategy),
-          native_plan(kZbv, 2, 2, strategy)};
+  return {tied_plan(kGpipe, 2, 1, strategy), tied_plan(kOneForwardOneBackward, 4, 1, strategy),
+          tied_plan(kInterleaved, 2, 2, strategy), tied_plan(kZb1p, 4, 1, strategy),
+          tied_plan(kZbv, 2, 2, strategy)};
 }
 
-std::vector<Schedule> stages_of(const Plan& plan, const Model& model = tied_llama()) {
-  return step_schedules(model, plan, native_h100().stack, native_h100().cluster.gpus_per_node);
+std::vector<Schedule> tied_stages_of(const Plan& plan, const Model& model = tied_llama()) {
+  return step_schedules(model, plan, tied_profile().stack, tied_profile().cluster.gpus_per_node);
 }
 
 TEST(TiedStages, AllocateWhatIsPredicted) {
   for (const Strategy strategy :
        {Strategy::kDdp, Strategy::kZero1, Strategy::kZero3, Strategy::kYafsdp}) {
-    for (const Plan& plan : native_plans(strategy)) {
+    for (const Plan& plan : tied_plans(strategy)) {
       SCOPED_TRACE(std::string(name_of(strategy)) + " " +
                    std::string(name_of(plan.parallel.schedule())));
-      const Prediction predicted = predict(tied_llama(), native_h100(), plan);
-      const std::vector<Schedule> stages = stages_of(plan);
+      const Prediction predicted = predict(tied_llama(), tied_profile(), plan);
+      const std::vector<Schedule> stages = tied_stages_of(plan);
       EXPECT_THAT(StageWalk(stages).faults(), IsEmpty());
       ASSERT_EQ(predicted.stages.size(), stages.size());
       for (std::size_t s = 0; s < stages.size(); ++s)
         EXPECT_EQ(predicted.stages[s].peak_allocated_bytes, static_memory_bytes(stages[s])) << s;
     }
   }
+}
+
+TEST(TiedStages, OneRankThatSumsTheUsesApartAllocatesWhatIsPredicted) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kYafsdp}) {
+    for (const std::int64_t accum : {1, 4}) {
+      Plan plan = plan_of(4, 1, 1, accum);
+      plan.seq_len = 2048;
+      plan.stack = "native";
+      plan.strategy = strategy;
+      plan.sum_uses = 2;
+      const Bytes predicted =
+          predict(tied_llama(), tied_profile(), plan).memory.peak_reserved_bytes;
+      const std::vector<Schedule> stages = tied_stages_of(plan);
+      ASSERT_EQ(stages.size(), 1u);
+      EXPECT_EQ(predicted, static_memory_bytes(stages[0])) << name_of(strategy) << accum;
+      EXPECT_THAT(StageWalk(stages).faults(), IsEmpty());
+    }
+  }
+}
+
+/// Where the compute stream has got to when the norm begins: gradients whose reduction it has not
+/// waited for.
+std::vector<std::string> not_awaited(const Schedule& stage) {
+  const auto units = static_cast<std::size_t>(stage.units());
+  std::vector<std::size_t> recorded(stage.event_names.size() * units, 0);
+  std::vector<std::pair<std::size_t, std::string>> reductions;  // by stream, in order of issue
+  std::size_t issued = 0, awaited = 0;
+  std::vector<std::string> late;
+  bool normed = false;
+  for_each_op(stage, [&](const OpInstance& at, const Op& op) {
+    const auto event = [&](const EventRef& ref) -> std::size_t* {
+      const std::int32_t unit = at.unit + ref.offset;
+      return ref && unit >= 0 && unit < stage.units()
+                 ? &recorded[ref.name * units + static_cast<std::size_t>(unit)]
+                 : nullptr;
+    };
+    if (normed) return;
+    if (op.stream == 0) {
+      for (const EventRef& wait : op.waits) {
+        if (const std::size_t* place = event(wait)) awaited = std::max(awaited, *place);
+      }
+    }
+    if (op.kind == OpKind::kGradientNorm) {
+      normed = true;
+      for (const auto& [place, name] : reductions) {
+        if (place > awaited) late.push_back(name);
+      }
+      return;
+    }
+    const bool reduces = is_collective(op.kind) && op.phase == Phase::kReduce && !op.collective;
+    if (reduces) reductions.emplace_back(++issued, describe(stage, at));
+    // All reductions are on one stream.
+    if (std::size_t* place = event(op.record); place != nullptr && reduces) *place = issued;
+  });
+  return late;
+}
+
+TEST(TiedStages, TheNormWaitsForAllReductions) {
+  for (const bool is_tied : {true, false}) {
+    Model model = tied_llama();
+    model.tied_head = is_tied;
+    for (const Plan& plan : tied_plans(Strategy::kZero1)) {
+      for (const Schedule& stage : tied_stages_of(plan, model))
+        EXPECT_THAT(not_awaited(stage), IsEmpty()) << name_of(plan.parallel.schedule()) << is_tied;
+    }
+  }
+  // The mark that a tied embedding's sum begins with waits for them.
+  Schedule first = tied_stages_of(tied_plan(PipelineKind::kZbv, 2, 2)).front();
+  for (Op& op : first.ops) {
+    if (op.kind == OpKind::kSend && op.stream == 0 && op.phase == Phase::kReduce) op.waits[0] = {};
+  }
+  EXPECT_THAT(not_awaited(first), Not(IsEmpty()));
 }
 
 Bytes master_bytes(const std::vector<Schedule>& stages) {
@@ -86,14 +159,14 @@ Bytes master_bytes(const std::vector<Schedule>& stages) {
 TEST(TiedStages, HoldACopyEachUnlessOneHasBothEnds) {
   Model untied = tied_llama();
   untied.tied_head = false;
-  const auto plan = native_plan(PipelineKind::kOneForwardOneBackward, 2, 1);
+  const auto plan = tied_plan(PipelineKind::kOneForwardOneBackward, 2, 1);
   // Two tables either way; a last norm's room beside the embedding.
   const Bytes share = 4 / 2;  // fp32, two replicas
-  EXPECT_EQ(master_bytes(stages_of(plan)),
-            master_bytes(stages_of(plan, untied)) + share * untied.hidden);
-  const auto v = native_plan(PipelineKind::kZbv, 2, 2);
-  EXPECT_EQ(master_bytes(stages_of(v)),
-            master_bytes(stages_of(v, untied)) - share * untied.vocab / 2 * untied.hidden);
+  EXPECT_EQ(master_bytes(tied_stages_of(plan)),
+            master_bytes(tied_stages_of(plan, untied)) + share * untied.hidden);
+  const auto v = tied_plan(PipelineKind::kZbv, 2, 2);
+  EXPECT_EQ(master_bytes(tied_stages_of(v)),
+            master_bytes(tied_stages_of(v, untied)) - share * untied.vocab / 2 * untied.hidden);
 }
 
 std::vector<Op*> exchanges(Schedule& stage, OpKind kind) {
@@ -105,8 +178,8 @@ std::vector<Op*> exchanges(Schedule& stage, OpKind kind) {
 }
 
 TEST(TiedStages, ExchangeOneShareOnChannelsOfItsOwn) {
-  for (const Plan& plan : native_plans(Strategy::kZero1)) {
-    std::vector<Schedule> stages = stages_of(plan);
+  for (const Plan& plan : tied_plans(Strategy::kZero1)) {
+    std::vector<Schedule> stages = tied_stages_of(plan);
     const bool is_v = plan.parallel.schedule() == PipelineKind::kZbv;
     for (std::size_t s = 0; s < stages.size(); ++s) {
       const bool has_copy = !is_v && (s == 0 || s + 1 == stages.size());
@@ -124,13 +197,13 @@ TEST(TiedStages, ExchangeOneShareOnChannelsOfItsOwn) {
 }
 
 TEST(TiedStages, AMessageThatIsNotSentIsNamed) {
-  std::vector<Schedule> stages = stages_of(native_plan(PipelineKind::kZb1p, 4, 1));
+  std::vector<Schedule> stages = tied_stages_of(tied_plan(PipelineKind::kZb1p, 4, 1));
   EXPECT_NO_THROW(check_completes(stages));
   exchanges(stages[3], OpKind::kSend)[0]->channel += 2;
   EXPECT_EQ(refusal_of([&] { check_completes(stages); }),
             "a step of this pipeline would not end: stage 0 waits for the input of the tied "
             "embedding's gradient from stage 3, which sends 0 messages on channel 9 and not 1");
-  stages = stages_of(native_plan(PipelineKind::kZb1p, 4, 1));
+  stages = tied_stages_of(tied_plan(PipelineKind::kZb1p, 4, 1));
   exchanges(stages[0], OpKind::kReceive)[0]->work.bytes = 5;
   EXPECT_THAT(refusal_of([&] { check_completes(stages); }),
               ::testing::HasSubstr("for the 5 bytes that the tied embedding's gradient expects"));
@@ -138,7 +211,7 @@ TEST(TiedStages, AMessageThatIsNotSentIsNamed) {
 
 // A stage that waits for the other's gradient before it sends what that one needs for its own.
 TEST(TiedStages, ACycleIsNamed) {
-  std::vector<Schedule> stages = stages_of(native_plan(PipelineKind::kGpipe, 2, 1));
+  std::vector<Schedule> stages = tied_stages_of(tied_plan(PipelineKind::kGpipe, 2, 1));
   std::vector<Section>& first = stages[0].sections;
   const auto exchange = std::find_if(first.begin(), first.end(), [&](const Section& section) {
     return !section.pass && section.first_block > first[1].first_block &&
@@ -153,10 +226,10 @@ TEST(TiedStages, ACycleIsNamed) {
 }
 
 TEST(TiedStages, TheExchangeTakesItsTimeBehindTheReductions) {
-  const Plan plan = native_plan(PipelineKind::kOneForwardOneBackward, 4, 1);
-  ProgramCache cache(tied_llama(), native_h100().stack, native_h100().cluster.gpu);
+  const Plan plan = tied_plan(PipelineKind::kOneForwardOneBackward, 4, 1);
+  ProgramCache cache(tied_llama(), tied_profile().stack, tied_profile().cluster.gpu);
   const Model model = tied_llama();
-  PipelineSimulator simulator(model, native_h100(), cache);
+  PipelineSimulator simulator(model, tied_profile(), cache);
   PipelineRecord record;
   simulator.run(plan, &record);
   const double bytes = 4.0 * static_cast<double>((model.vocab / 2 + 1) * model.hidden / 2);
@@ -169,13 +242,13 @@ TEST(TiedStages, TheExchangeTakesItsTimeBehindTheReductions) {
 }
 
 TEST(TiedStages, ATimelineShowsTheExchange) {
-  const Plan plan = native_plan(PipelineKind::kOneForwardOneBackward, 2, 1);
+  const Plan plan = tied_plan(PipelineKind::kOneForwardOneBackward, 2, 1);
   Timeline timeline;
   std::vector<Schedule> stages;
   PredictOptions options;
   options.timeline = &timeline;
   options.stage_schedules = &stages;
-  predict(tied_llama(), native_h100(), plan, options);
+  predict(tied_llama(), tied_profile(), plan, options);
   std::set<OpId> exchanged;
   for (const Schedule& stage : stages) {
     for_each_op(stage, [&](const OpInstance& at, const Op& op) {
