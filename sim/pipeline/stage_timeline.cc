@@ -281,12 +281,16 @@ class Writer {
       add(id_, op.stream, made, made + (times.blocking ? 0 : times.transfer[edge]));
   }
 
-  /// Behind the stage's reductions.
+  /// Behind the reductions of both stages.
   void write_tied_sum(const Section& section) {
     Nanoseconds add_ns = 0;
     for (std::int32_t c = 0; c < record_.shape.chunks; ++c)
       add_ns += chunk_of(c).passes.tied_add_ns;
-    const Nanoseconds end = tail().end_ns, arrived = end - add_ns;
+    Nanoseconds begin = 0;  // when the other stage has its part, too
+    for (const StageTail& of : record_.tails) {
+      if (of.tied_ns > 0) begin = std::max(begin, of.end_ns - of.tied_ns);
+    }
+    const Nanoseconds end = begin + tail().tied_ns, arrived = end - add_ns;
     OpId id = id_;
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
@@ -294,7 +298,7 @@ class Writer {
       for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i, ++id) {
         const Op& op = schedule_->ops[i];
         if (op.work.kind == WorkKind::kTransfer)
-          add(id, op.stream, end - tail().tied_ns, arrived);
+          add(id, op.stream, begin, arrived);
         else if (op.work.kind == WorkKind::kMemory)
           add(id, op.stream, arrived, end);
       }
