@@ -65,14 +65,12 @@ class Drawing {
 };
 
 Model drawn_model(const Shape& shape, Drawing& draw) {
-  const bool shares_embedding = shape.pp == 1;  // stages do not exchange its gradients yet
   Model model =
       divisible(draw.pick(std::vector{tiny_llama(), tiny_qwen2(), tiny_qwen3(), tiny_gpt2(),
                                       tiny_mpt(), tiny_gpt_neox(), tiny_gemma(), tiny_gemma2()}));
   model.hidden = model.ffn = 40;
   model.head_dim = 8;
   if (shape.tp > model.kv_heads) model.kv_heads = shape.tp;
-  model.tied_head = shares_embedding && model.tied_head;
   model.layers = std::max<std::int64_t>(2, shape.pp * shape.virtual_stages) + draw.below(3);
   return model;
 }
@@ -146,6 +144,7 @@ std::vector<TrainedStep> without_layout(Training training) {
       plan.parallel.pp > 1 || plan.strategy == Strategy::kDdp || plan.strategy == Strategy::kZero1;
   const bool replicates = whole_sums && plan.grad_accum > 1;
   plan.sum_features = plan.feature_parts();
+  plan.sum_uses = plan.use_parts();
   plan.parallel = {};
   plan.shard_group = 0;
   plan.gpus = replicates ? dp : 1;

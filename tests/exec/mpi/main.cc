@@ -83,11 +83,13 @@ void expect_equal_to_one_rank(const Trained& with) {
     training.plan.grad_accum = 4;
     training.plan.parallel.pp_schedule = PipelineKind::kZb1p;
     training.model.layers = 6;
+    training.model.tied_head = with.mode == StreamMode::kThreads;
   }
   Training alone = training;
   alone.plan = tiny_plan(Strategy::kSingle, 1,
                          training.plan.grad_accum * world.ranks() / (with.tp * with.pp));
   alone.plan.sum_features = with.tp;
+  alone.plan.sum_uses = training.plan.use_parts();
   const auto expected = train(alone);
 
   Rank rank(training);
