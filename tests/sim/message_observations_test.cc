@@ -62,7 +62,8 @@ struct TracedMessages {
   std::vector<OpInstance> of_kind(std::size_t stage, OpKind kind) const {
     std::vector<OpInstance> found;
     for_each_op(stages[stage], [&](const OpInstance& at, const Op& op) {
-      if (op.kind == kind && op.peer >= 0) found.push_back(at);
+      const bool is_of_pass = stages[stage].sections[at.section].pass.has_value();
+      if (op.kind == kind && op.peer >= 0 && is_of_pass) found.push_back(at);
     });
     return found;
   }
