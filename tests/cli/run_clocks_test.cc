@@ -88,7 +88,7 @@ TEST_F(RunClocks, WrongSettingsAreRefusedInOneSentence) {
     return result.err;
   };
   EXPECT_THAT(refusal({"--clock", "sun"}, 3),
-              AllOf(HasSubstr("--clock is 'sun'"), HasSubstr("wall or virtual")));
+              AllOf(HasSubstr("--clock is 'sun'"), HasSubstr("wall, virtual")));
   EXPECT_THAT(refusal({"--network", "dgx-h100"}, 3), HasSubstr("none without --clock virtual"));
   EXPECT_THAT(refusal({"--clock", "virtual", "--network", "host"}, 3),
               HasSubstr("a cluster whose ranks have a device each"));
