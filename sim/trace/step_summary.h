@@ -8,8 +8,8 @@
 // part of the step; hidden collectives have none. Of a pipeline a stage's step is its own, a moment
 // of no operation belongs to what the stage does then, and parts of the step are means over the
 // stages, so that they still add up. Values are medians over lanes, which single
-// disturbed steps do not move. The least duration of a collective over the ranks of its group is its
-// transfer; what ranks spend beyond it they wait for each other. A message between stages lasts
+// disturbed steps do not move. The least duration of a collective over the ranks of its group is
+// its transfer; what ranks spend beyond it they wait for each other. A message between stages lasts
 // from when it was sent; what its receive lasts before is waiting, and the stage's bubble.
 #pragma once
 
