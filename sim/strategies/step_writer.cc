@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/core/base/check.h"
+#include "sim/program/adapters.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
