@@ -25,7 +25,6 @@ using shardwright::testing::ProgramResult;
 using shardwright::testing::shardwright;
 using shardwright::testing::temp_path;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Words = std::vector<std::string>;
 
 const Words kPlan = {
@@ -96,7 +95,7 @@ TEST(StageTrace, ComparisonsNameThePipelineInEightyColumns) {
   std::istringstream lines(
       text.substr(text.find("The pipeline"), text.find("By phase") - text.find("The pipeline")));
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("\xe2") == std::string::npos) {
+    if (line.find('\xe2') == std::string::npos) {
       EXPECT_LE(line.size(), 80U) << line;
     }
   }

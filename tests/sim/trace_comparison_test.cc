@@ -336,7 +336,7 @@ TEST(TraceComparisonTest, CommunicationIsToldByGroup) {
 TEST(TraceComparisonTest, RanksWaitForThoseOfTheirGroup) {
   TraceMaker measured;
   for (const std::int32_t rank : {0, 1, 2, 3}) {
-    const double late = rank % 2 == 0 ? 0 : 4, more = rank / 2 * 20;
+    const double late = rank % 2 == 0 ? 0 : 4, more = rank < 2 ? 0 : 20;
     measured.slice(1, OpKind::kAllGather, late, 14 + more - late, rank);
   }
   measured.trace.operations[1].group = CommGroup::kTensor;
