@@ -3,59 +3,18 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "tests/exec/training.h"
+#include "tests/exec/staged_training.h"
 
 namespace shardwright::exec {
 namespace {
 
 using namespace testing;
 
-struct Layout {
-  PipelineKind kind = PipelineKind::kOneForwardOneBackward;
-  std::int64_t tp = 1, pp = 2, virtual_stages = 1, dp = 1, accum = 4;
-};
-
-std::string told(const Layout& layout) {
-  return fmt::format("{} tp {} pp {} v {} dp {} accum {}", name_of(layout.kind), layout.tp,
-                     layout.pp, layout.virtual_stages, layout.dp, layout.accum);
+Training pipeline(const Model& model, Strategy strategy, const StagedLayout& layout) {
+  return staged(model, strategy, layout, false);
 }
 
-Training pipeline(const Model& model, Strategy strategy, const Layout& layout) {
-  Training training;
-  training.model = model;
-  training.model.layers = 6;
-  training.model.tied_head = false;
-  training.plan = tiny_plan(strategy, layout.tp * layout.pp * layout.dp, layout.accum);
-  training.plan.parallel.tp = layout.tp;
-  training.plan.parallel.pp = layout.pp;
-  training.plan.parallel.virtual_stages = layout.virtual_stages;
-  training.plan.parallel.pp_schedule = layout.kind;
-  training.steps = 2;
-  training.options.poison = true;
-  return training;
-}
-
-/// Data-parallel ranks that sum their micro-batches and then add up.
-std::vector<TrainedStep> without_stages(Training training) {
-  Plan& plan = training.plan;
-  const RankMesh mesh(plan, 1);
-  plan.sum_features = plan.feature_parts();
-  plan.gpus = mesh.dp;
-  plan.parallel = {};
-  plan.shard_group = 0;
-  plan.strategy = mesh.dp > 1 ? Strategy::kDdp : Strategy::kSingle;
-  training.mode = StreamMode::kInline;
-  training.options = {};
-  return train(training);
-}
-
-void expect_equal(const Training& training) {
-  const auto expected = without_stages(training);
-  ASSERT_GT(expected.back().result.gradient_norm, 0);
-  expect_same_training(expected, train(training));
-}
-
-std::vector<Layout> layouts() {
+std::vector<StagedLayout> layouts() {
   using enum PipelineKind;
   return {{kOneForwardOneBackward, 1, 2},
           {kOneForwardOneBackward, 1, 4, 1, 1, 6},
@@ -71,7 +30,7 @@ std::vector<Layout> layouts() {
           {kZbv, 2, 2, 2}};
 }
 
-class Pipelines : public ::testing::TestWithParam<Layout> {};
+class Pipelines : public ::testing::TestWithParam<StagedLayout> {};
 
 TEST_P(Pipelines, StagesAreOneRankThatAccumulates) {
   for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads}) {
@@ -79,14 +38,14 @@ TEST_P(Pipelines, StagesAreOneRankThatAccumulates) {
     training.mode = mode;
     training.ignores_targets = true;
     training.loss_chunk_tokens = 10;
-    SCOPED_TRACE(told(GetParam()));
-    expect_equal(training);
+    SCOPED_TRACE(words_of(GetParam()));
+    expect_as_without_parts(training);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Pipelines, ::testing::ValuesIn(layouts()),
-                         [](const ::testing::TestParamInfo<Layout>& layout) {
-                           std::string name = told(layout.param);
+                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
+                           std::string name = words_of(layout.param);
                            std::replace(name.begin(), name.end(), ' ', '_');
                            return name;
                          });
@@ -96,7 +55,7 @@ TEST(PipelineParallel, OfEveryStrategy) {
        {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp1,
         Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
     SCOPED_TRACE(name_of(strategy));
-    expect_equal(
+    expect_as_without_parts(
         pipeline(tiny_qwen3(), strategy, {PipelineKind::kOneForwardOneBackward, 1, 2, 1, 2}));
   }
 }
@@ -105,26 +64,26 @@ TEST(PipelineParallel, OfEveryFamily) {
   for (const Model& model :
        {tiny_qwen2(), tiny_gpt2(), tiny_mpt(), tiny_gpt_neox(), tiny_gemma2()}) {
     for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-      for (const Layout& layout :
-           {Layout{PipelineKind::kInterleaved, 1, 2, 3}, Layout{PipelineKind::kZb1p, 1, 2}}) {
-        SCOPED_TRACE(fmt::format("{} in {}, {}", model.family, name_of(dtype), told(layout)));
+      for (const StagedLayout& layout : {StagedLayout{PipelineKind::kInterleaved, 1, 2, 3},
+                                         StagedLayout{PipelineKind::kZb1p, 1, 2}}) {
+        SCOPED_TRACE(fmt::format("{} in {}, {}", model.family, name_of(dtype), words_of(layout)));
         Training training = pipeline(model, Strategy::kZero1, layout);
         training.plan.param_dtype = dtype;
-        expect_equal(training);
+        expect_as_without_parts(training);
       }
     }
   }
 }
 
 TEST(PipelineParallel, LeavesOfMoreRanksThanThereAre) {
-  for (const Layout& layout :
-       {Layout{PipelineKind::kZb1p, 2, 2}, Layout{PipelineKind::kZbv, 2, 2, 2}}) {
-    SCOPED_TRACE(told(layout));
+  for (const StagedLayout& layout :
+       {StagedLayout{PipelineKind::kZb1p, 2, 2}, StagedLayout{PipelineKind::kZbv, 2, 2, 2}}) {
+    SCOPED_TRACE(words_of(layout));
     Training training = pipeline(divisible(tiny_llama()), Strategy::kFsdp2, layout);
     training.model.vocab = 96;
     training.plan.sum_features = 4;
     training.plan.parallel.sp = layout.kind == PipelineKind::kZbv;
-    expect_equal(training);
+    expect_as_without_parts(training);
   }
 }
 
@@ -133,7 +92,7 @@ TEST(PipelineParallel, RecomputesToTheSameBits) {
     SCOPED_TRACE(what);
     Training training =
         pipeline(tiny_llama(), Strategy::kFsdp2, {PipelineKind::kOneForwardOneBackward, 1, 2});
-    const auto expected = without_stages(training);
+    const auto expected = train(without_parts(training));
     set_recompute(training.plan, what);
     training.plan.ckpt_layers = 3;
     expect_same_training(expected, train(training));
@@ -142,10 +101,10 @@ TEST(PipelineParallel, RecomputesToTheSameBits) {
 
 // Their gradients are added up where a product makes them, which some schedules put off.
 TEST(PipelineParallel, OfTensorRanksThatShareKeyValueHeads) {
-  for (const Layout& layout :
-       {Layout{PipelineKind::kOneForwardOneBackward, 4, 2}, Layout{PipelineKind::kZb1p, 4, 2},
-        Layout{PipelineKind::kZbv, 4, 2, 2}}) {
-    SCOPED_TRACE(told(layout));
+  for (const StagedLayout& layout :
+       {StagedLayout{PipelineKind::kOneForwardOneBackward, 4, 2},
+        StagedLayout{PipelineKind::kZb1p, 4, 2}, StagedLayout{PipelineKind::kZbv, 4, 2, 2}}) {
+    SCOPED_TRACE(words_of(layout));
     const Training training = pipeline(tiny_qwen2(), Strategy::kYafsdp, layout);
     Training alone = training;
     alone.plan.parallel = {};
@@ -170,9 +129,9 @@ double evaluated(Training training) {
 }
 
 TEST(PipelineParallel, EvaluatesAsOneRankDoes) {
-  for (const Layout& layout : layouts()) {
+  for (const StagedLayout& layout : layouts()) {
     if (layout.tp > 1 || layout.dp > 1) continue;
-    SCOPED_TRACE(told(layout));
+    SCOPED_TRACE(words_of(layout));
     const Training training = pipeline(tiny_llama(), Strategy::kYafsdp, layout);
     Training alone = training;
     alone.plan.parallel = {};

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "sim/core/placement.h"
-#include "tests/exec/training.h"
+#include "tests/exec/staged_training.h"
 
 namespace shardwright::exec {
 namespace {
@@ -21,53 +21,11 @@ using namespace testing;
 
 constexpr const char* kTable = "model.embed_tokens.weight";
 
-struct TiedLayout {
-  PipelineKind kind = PipelineKind::kOneForwardOneBackward;
-  std::int64_t tp = 1, pp = 2, virtual_stages = 1, dp = 1, accum = 4;
-};
-
-std::string words_of(const TiedLayout& layout) {
-  return fmt::format("{} tp {} pp {} v {} dp {} accum {}", name_of(layout.kind), layout.tp,
-                     layout.pp, layout.virtual_stages, layout.dp, layout.accum);
+Training tied_pipeline(const Model& model, Strategy strategy, const StagedLayout& layout) {
+  return staged(model, strategy, layout, true);
 }
 
-Training tied_pipeline(const Model& model, Strategy strategy, const TiedLayout& layout) {
-  Training training;
-  training.model = model;
-  training.model.layers = 6;
-  training.model.tied_head = true;
-  training.plan = tiny_plan(strategy, layout.tp * layout.pp * layout.dp, layout.accum);
-  training.plan.parallel.tp = layout.tp;
-  training.plan.parallel.pp = layout.pp;
-  training.plan.parallel.virtual_stages = layout.virtual_stages;
-  training.plan.parallel.pp_schedule = layout.kind;
-  training.steps = 2;
-  training.options.poison = true;
-  return training;
-}
-
-/// Replicas of one rank each with the same shape of sums.
-Training without_parts(Training training) {
-  Plan& plan = training.plan;
-  const RankMesh mesh(plan, 1);
-  plan.sum_features = plan.feature_parts();
-  plan.sum_uses = plan.use_parts();
-  plan.gpus = mesh.dp;
-  plan.parallel = {};
-  plan.shard_group = 0;
-  plan.strategy = mesh.dp > 1 ? Strategy::kDdp : Strategy::kSingle;
-  training.mode = StreamMode::kInline;
-  training.options = {};
-  return training;
-}
-
-void expect_as_alone(const Training& training) {
-  const auto expected = train(without_parts(training));
-  ASSERT_GT(expected.back().result.gradient_norm, 0);
-  expect_same_training(expected, train(training));
-}
-
-std::vector<TiedLayout> tied_layouts() {
+std::vector<StagedLayout> tied_layouts() {
   using enum PipelineKind;
   return {{kOneForwardOneBackward, 1, 2},
           {kOneForwardOneBackward, 1, 2, 1, 1, 1},
@@ -82,7 +40,7 @@ std::vector<TiedLayout> tied_layouts() {
           {kZbv, 2, 2, 2}};
 }
 
-class TiedPipelines : public ::testing::TestWithParam<TiedLayout> {};
+class TiedPipelines : public ::testing::TestWithParam<StagedLayout> {};
 
 TEST_P(TiedPipelines, StagesAreOneRankThatSumsTheUsesApart) {
   for (const StreamMode mode : {StreamMode::kInline, StreamMode::kThreads, StreamMode::kShuffled}) {
@@ -91,12 +49,12 @@ TEST_P(TiedPipelines, StagesAreOneRankThatSumsTheUsesApart) {
     training.ignores_targets = true;
     training.loss_chunk_tokens = 10;
     SCOPED_TRACE(words_of(GetParam()));
-    expect_as_alone(training);
+    expect_as_without_parts(training);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TiedPipelines, ::testing::ValuesIn(tied_layouts()),
-                         [](const ::testing::TestParamInfo<TiedLayout>& layout) {
+                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
                            std::string name = words_of(layout.param);
                            std::replace(name.begin(), name.end(), ' ', '_');
                            return name;
@@ -109,11 +67,11 @@ TEST(TiedEmbedding, OfEveryStrategy) {
         Strategy::kYafsdpZero2}) {
     for (const bool is_v : {false, true}) {
       SCOPED_TRACE(fmt::format("{}{}", name_of(strategy), is_v ? " zbv" : ""));
-      TiedLayout layout{PipelineKind::kOneForwardOneBackward, 1, 2, 1, 2};
+      StagedLayout layout{PipelineKind::kOneForwardOneBackward, 1, 2, 1, 2};
       if (is_v) layout = {PipelineKind::kZbv, 1, 2, 2, 2};
       Training training = tied_pipeline(tiny_qwen3(), strategy, layout);
       if (strategy == Strategy::kHsdp) training.plan.shard_group = 1;
-      expect_as_alone(training);
+      expect_as_without_parts(training);
     }
   }
 }
@@ -123,25 +81,25 @@ TEST(TiedEmbedding, OfEveryStrategy) {
 TEST(TiedEmbedding, OfEveryFamily) {
   for (const Model& model : {tiny_gpt2(), tiny_mpt(), tiny_gemma(), tiny_gemma2()}) {
     for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-      for (const TiedLayout& layout : {TiedLayout{PipelineKind::kInterleaved, 1, 2, 3, 2},
-                                       TiedLayout{PipelineKind::kZbv, 1, 2, 2, 2}}) {
+      for (const StagedLayout& layout : {StagedLayout{PipelineKind::kInterleaved, 1, 2, 3, 2},
+                                         StagedLayout{PipelineKind::kZbv, 1, 2, 2, 2}}) {
         SCOPED_TRACE(
             fmt::format("{} in {}, {}", model.family, name_of(dtype), name_of(layout.kind)));
         Training training = tied_pipeline(model, Strategy::kZero1, layout);
         training.plan.param_dtype = dtype;
-        expect_as_alone(training);
+        expect_as_without_parts(training);
       }
     }
   }
 }
 
 TEST(TiedEmbedding, SumsInFewerBits) {
-  for (const TiedLayout& layout : {TiedLayout{PipelineKind::kInterleaved, 1, 2, 3, 2},
-                                   TiedLayout{PipelineKind::kZbv, 1, 2, 2, 2}}) {
+  for (const StagedLayout& layout : {StagedLayout{PipelineKind::kInterleaved, 1, 2, 3, 2},
+                                     StagedLayout{PipelineKind::kZbv, 1, 2, 2, 2}}) {
     Training training = tied_pipeline(tiny_llama(), Strategy::kDdp, layout);
     training.plan.param_dtype = training.plan.reduce_dtype = DType::kBf16;
     SCOPED_TRACE(words_of(layout));
-    expect_as_alone(training);
+    expect_as_without_parts(training);
   }
 }
 
@@ -153,14 +111,14 @@ TEST(TiedEmbedding, RowsOfTensorRanksThatAreNotAsMany) {
                                         {PipelineKind::kOneForwardOneBackward, tp, 2, 1, 1});
       training.plan.parallel.sp = sp;
       SCOPED_TRACE(fmt::format("tp {} sp {}", tp, sp));
-      expect_as_alone(training);
+      expect_as_without_parts(training);
     }
   }
 }
 
 TEST(TiedEmbedding, RecomputesToTheSameBitsAndEvaluatesAsOneRankDoes) {
-  for (const TiedLayout& layout :
-       {TiedLayout{PipelineKind::kInterleaved, 1, 2, 3}, TiedLayout{PipelineKind::kZbv, 1, 2, 2}}) {
+  for (const StagedLayout& layout : {StagedLayout{PipelineKind::kInterleaved, 1, 2, 3},
+                                     StagedLayout{PipelineKind::kZbv, 1, 2, 2}}) {
     SCOPED_TRACE(words_of(layout));
     std::mutex mutex;
     std::vector<double> losses;
@@ -191,7 +149,7 @@ TEST(TiedEmbedding, WithoutStagesAPlanMaySumTheUsesApart) {
     Training training = tied_pipeline(tiny_llama(), strategy, {});
     training.plan.parallel = {};
     training.plan.sum_uses = 2;
-    expect_as_alone(training);
+    expect_as_without_parts(training);
   }
 }
 
@@ -225,7 +183,7 @@ TEST(TiedEmbedding, TheGradientIsThatOfTheEmbeddingAndThatOfTheHead) {
   const Tensors parts = first_step(apart).gradients;
   std::vector<float> sum = parts.at(kTable);
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += parts.at("lm_head.weight")[i];
-  for (const TiedLayout& layout : tied_layouts()) {
+  for (const StagedLayout& layout : tied_layouts()) {
     if (layout.tp > 1 || layout.dp > 1 || layout.accum != 4) continue;
     SCOPED_TRACE(words_of(layout));
     const TrainedStep step = first_step(tied_pipeline(tiny_llama(), Strategy::kYafsdp, layout));
@@ -300,8 +258,8 @@ std::map<std::int64_t, Tensors> tables_by_stage(Training training) {
 
 TEST(TiedEmbedding, CopiesStayEqual) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kYafsdp}) {
-    for (const TiedLayout& layout : {TiedLayout{PipelineKind::kInterleaved, 1, 2, 2, 2},
-                                     TiedLayout{PipelineKind::kZb1p, 2, 4, 1, 1, 6}}) {
+    for (const StagedLayout& layout : {StagedLayout{PipelineKind::kInterleaved, 1, 2, 2, 2},
+                                       StagedLayout{PipelineKind::kZb1p, 2, 4, 1, 1, 6}}) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(strategy), words_of(layout)));
       Training training = tied_pipeline(tiny_llama(), strategy, layout);
       training.steps = 4;

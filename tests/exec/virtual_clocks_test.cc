@@ -12,7 +12,7 @@
 #include "sim/pipeline/recurrence.h"
 #include "sim/pipeline/stages.h"
 #include "tests/exec/joint_walk.h"
-#include "tests/exec/training.h"
+#include "tests/exec/staged_training.h"
 
 namespace shardwright::exec {
 namespace {
@@ -63,17 +63,12 @@ std::vector<ClockedLayout> clocked_layouts() {
 }
 
 Training training_of(const ClockedLayout& layout) {
-  Training training;
-  training.model.layers = 6;
-  training.model.tied_head = false;
-  training.plan = tiny_plan(layout.strategy, layout.tp * layout.pp * layout.dp, layout.accum);
-  training.plan.parallel.tp = layout.tp;
-  training.plan.parallel.pp = layout.pp;
-  training.plan.parallel.virtual_stages = layout.virtual_stages;
-  training.plan.parallel.pp_schedule = layout.kind;
+  Training training = staged(
+      tiny_llama(), layout.strategy,
+      {layout.kind, layout.tp, layout.pp, layout.virtual_stages, layout.dp, layout.accum}, false);
+  training.options.poison = false;
   set_recompute(training.plan, layout.recompute);
   training.plan.ckpt_layers = std::string_view(layout.recompute) == "none" ? 0 : 3;
-  training.steps = 2;
   return training;
 }
 
