@@ -22,10 +22,7 @@ class RunClocks : public testing::RunFixture {
  protected:
   void SetUp() override {
     RunFixture::SetUp();
-    put("model.json", R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
-      "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
-      "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-      "architectures": ["LlamaForCausalLM"]})");
+    put_model(4, 4, 4);
   }
   static const Words kLayout;
   static Words with(Words words, const Words& more) {

@@ -31,10 +31,7 @@ class RunFixture : public ::testing::Test {
     folder_ = std::filesystem::temp_directory_path() /
               (std::string("shardwright-run-") + test->name() + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
-    put("model.json", R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
-      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-      "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-      "architectures": ["LlamaForCausalLM"]})");
+    put_model(2, 2, 1);
     std::string text;
     for (int i = 0; i < 3000; ++i) text += fmt::format("{} ", i * 7919 % 1000);
     put("text.txt", text);
@@ -45,6 +42,13 @@ class RunFixture : public ::testing::Test {
     const std::filesystem::path path = folder_ / name;
     std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
     return path;
+  }
+  void put_model(int layers, int heads, int kv_heads, bool tied = false) const {
+    put("model.json", fmt::format(R"({{"model_type": "llama", "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": {}, "num_attention_heads": {},
+      "num_key_value_heads": {}, "vocab_size": 256, "max_position_embeddings": 64,
+      "rms_norm_eps": 1e-5, "tie_word_embeddings": {}, "architectures": ["LlamaForCausalLM"]}})",
+                                  layers, heads, kv_heads, tied));
   }
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
 
