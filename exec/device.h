@@ -144,6 +144,8 @@ class Device {
   virtual void synchronize() = 0;
   /// Whether an operation has failed. Any thread may ask.
   virtual bool has_failed() const { return false; }
+  /// Operations run when they are enqueued, on the thread that does it.
+  virtual bool runs_inline() const { return false; }
   /// As above, but failures stay where they are: for destructors.
   virtual void drain() noexcept = 0;
   /// The clocks of streams whose time is not the wall's (exec/host/stream_clocks.h); else null.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "exec/host/stream_clocks.h"
@@ -101,13 +100,6 @@ std::vector<std::int64_t> find_counting_ranks(const RankMesh& mesh) {
     if (mesh.members(CommGroup::kReplicate, rank).front() == rank) ranks.push_back(rank);
   }
   return ranks;
-}
-
-bool runs_inline(Device& device, StreamId stream) {
-  std::thread::id runs;
-  device.call(stream, [&runs] { runs = std::this_thread::get_id(); });
-  device.synchronize();
-  return runs == std::this_thread::get_id();
 }
 
 std::vector<StreamId> make_streams(const Schedule& schedule, Device& device) {
@@ -209,7 +201,6 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
     device_.poison(streams_[0], memory_.activations(), memory_.arena().size_bytes, DType::kFp32);
   }
   workspace_.initialize(model_, device_, streams_[0]);
-  runs_inline_ = runs_inline(device_, streams_[0]);
   device_.lend_scratch(streams_[0], workspace_.scratch(), workspace_.plan().scratch_bytes);
 }
 
@@ -274,7 +265,7 @@ Nanoseconds Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::in
 }
 
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
-  begin_op(at, at.op);
+  begin_op(at);
   if (is_mark(op)) {
     wait_for(at, op);
     return record_for(at, op);

@@ -176,7 +176,7 @@ class Executor {
   /// Returns when the step begins by the clocks of streams.
   Nanoseconds begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
   void run_op(const OpInstance& at, const Op& op, const StepOptions& options);
-  void begin_op(const OpInstance& at, std::uint32_t op);
+  void begin_op(const OpInstance& at);
   /// Poisons what is dead after it and records its event.
   void end_op(const OpInstance& at, const Op& op);
   /// An operation of the step in words: stage and pass, what it does to which unit, with whom.
@@ -254,7 +254,6 @@ class Executor {
   std::int64_t micro_step_ = -1;
   std::set<OpKind> updated_;  // chunks of a stage are updated at once, with the first one
   bool rehearses_ = false;
-  bool runs_inline_ = false;   // operations run when they are enqueued, on the rank's own thread
   bool casts_shards_ = false;  // the schedule casts masters itself
 };
 

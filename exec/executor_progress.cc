@@ -38,7 +38,7 @@ CommGroup group_of(const Op& op) {
 
 }  // namespace
 
-void Executor::begin_op(const OpInstance& at, std::uint32_t) {
+void Executor::begin_op(const OpInstance& at) {
   // What is inline has failed in the operation before; elsewhere nothing more need be issued.
   if (device_.has_failed()) device_.synchronize();
   begun_id_.store(at.id, std::memory_order_relaxed);
@@ -113,7 +113,7 @@ StepProgress Executor::progress() const {
 void Executor::end_with_place(bool issues) {
   // Streams that are threads are elsewhere than the host that has issued their work.
   const bool has_failed = device_.has_failed();
-  const bool is_here = runs_inline_ ? issues || has_failed : issues && !has_failed;
+  const bool is_here = device_.runs_inline() ? issues || has_failed : issues && !has_failed;
   std::string place;
   if (is_here && begun_.load() > 0) {
     place = ", at " + words_of(begun_id_.load());

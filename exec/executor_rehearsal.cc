@@ -85,7 +85,7 @@ void Executor::rehearse(const Batch& batch, const OnStage& on_stage) {
         op.kind == OpKind::kGradientNorm ? 0 : layout_.unit(schedule_.target(op, at.unit)).elements;
     if (!known.insert({op.kind, size}).second) return;
     tell("the " + words_of(at.id), true);
-    begin_op(at, at.op);
+    begin_op(at);
     finish_work([&] {
       if (op.kind == OpKind::kGradientNorm) {
         sum_gradients();

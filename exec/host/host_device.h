@@ -49,6 +49,7 @@ class HostDevice final : public Device {
   void wait(StreamId stream, const Event& event) override;
   void synchronize() override;
   bool has_failed() const override { return failure_.failed(); }
+  bool runs_inline() const override { return mode_ == StreamMode::kInline; }
   void drain() noexcept override;
   StreamClocks* clocks() override { return clocks_ ? &*clocks_ : nullptr; }
   void timestamp(StreamId stream, Nanoseconds* at) override;
