@@ -419,7 +419,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     finish_parallel(p, s.model, s.profile, stages, options.source);
     return p;
   }
-  if (options.reserved && cluster.gpu.overlaps_streams && !cluster.gpu.independent_streams)
+  if (options.reserved && cluster.gpu.streams_contend())
     p.other_tie_order_s = s.other_tie_order_s(p, options);
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);

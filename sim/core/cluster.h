@@ -49,6 +49,8 @@ struct Gpu {
   /// Each stream has a processor of its own, so kernels of several run at once and none slows
   /// another (virtual clocks of the host device).
   bool independent_streams = false;
+  /// What runs in one stream slows what runs in another.
+  bool streams_contend() const { return overlaps_streams && !independent_streams; }
 
   /// A processor: sm_count counts its cores, and arithmetic is fp32 whatever is stored.
   bool is_processor() const { return architecture == "cpu"; }

@@ -26,11 +26,6 @@ double state_passes_s(const Schedule& schedule, const Gpu& gpu) {
   return 2.0 * static_cast<double>(owned * each) / gpu.pcie_bytes_per_s;
 }
 
-/// Whether what runs in one stream slows what runs in another.
-bool contends(const Gpu& gpu) {
-  return gpu.overlaps_streams && !gpu.independent_streams;
-}
-
 /// Throws Error where sums over the step would go beyond what counts nanoseconds.
 void require_sum(double ns) {
   if (!(ns * 1e-9 <= kLongestStep_s)) refuse_duration("the step", ns * 1e-9);
@@ -120,7 +115,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
     costs[i].contended_ns =
-        contends(ops_.gpu())
+        ops_.gpu().streams_contend()
             ? to_ns(times * cost.time_s * (op.collective ? ops_.stretched(true) : slowdown))
             : costs[i].alone_ns;
     const bool backward = op.phase == Phase::kBackward;
@@ -178,7 +173,7 @@ void CostModel::cost_beside(const Schedule& schedule, bool units_alone,
   // Buffers that NCCL knows help the switch of NVLink to add, where it can.
   registered_ = ops_.profile().cost.collectives.values.nvls;
   host_turns_ = turns(cluster.gpu, sharers);
-  const bool overlaps = contends(cluster.gpu);
+  const bool contend = cluster.gpu.streams_contend();
   Sharing resident = cost_collectives(schedule, costs);
   if (units_alone) resident = {};
   const Sharing* beside = &resident;
@@ -204,7 +199,7 @@ void CostModel::cost_beside(const Schedule& schedule, bool units_alone,
     }
     costs[i].alone_ns = to_ns(time.alone_s);
     costs[i].contended_ns =
-        overlaps ? std::max(costs[i].alone_ns, to_ns(time.contended_s)) : costs[i].alone_ns;
+        contend ? std::max(costs[i].alone_ns, to_ns(time.contended_s)) : costs[i].alone_ns;
     const bool backward = op.phase == Phase::kBackward || op.phase == Phase::kReduce;
     costs[i].host_ns = to_ns((op.work.host_s + ops_.launches_s(op, backward)) * host_turns_);
   }
