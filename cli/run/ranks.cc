@@ -96,6 +96,17 @@ void watch_steps(exec::TrainOptions& train, double first_s) {
   };
 }
 
+/// Of virtual clocks, by stage and operation: what the network takes. Else empty.
+std::vector<std::vector<std::optional<Nanoseconds>>> network_times_of(
+    const RunOptions& options, const std::vector<Schedule>& stages) {
+  std::vector<std::vector<std::optional<Nanoseconds>>> times;
+  if (options.network.empty()) return times;
+  const profiles::Profile profile = virtual_profile(options.network);
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    times.push_back(sim::network_times(stages[s], static_cast<std::int64_t>(s), profile));
+  return times;
+}
+
 }  // namespace
 
 RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& stages,
@@ -104,6 +115,7 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
   const bool threads = options.launch.launcher == exec::Launcher::kNone;
   const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
   if (!tracing.note().empty()) observer.on_note(tracing.note());
+  const auto network_ns = network_times_of(options, stages);
   // Ranks that are threads of this process on its processors.
   std::optional<exec::HangWatch> watch;
   if (options.transport == Transport::kLocal && options.device == DeviceKind::kHost &&
@@ -125,11 +137,9 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
     executor_options.tracer = tracer.get();
     const std::unique_ptr<exec::RangeMarker> ranges = make_range_marker(options);
     executor_options.ranges = ranges.get();
-    std::vector<std::optional<Nanoseconds>> network_ns;
-    if (!options.network.empty()) {
-      network_ns =
-          sim::network_times(schedule, mesh.place_of(rank).pp, virtual_profile(options.network));
-      executor_options.lasts = [&](const OpInstance& at, const Op&) { return network_ns[at.op]; };
+    if (!network_ns.empty()) {
+      const auto& of_stage = network_ns[static_cast<std::size_t>(mesh.place_of(rank).pp)];
+      executor_options.lasts = [&](const OpInstance& at, const Op&) { return of_stage[at.op]; };
     }
     exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
                             executor_options);
