@@ -15,8 +15,12 @@ std::int64_t largest_rotating(const UnitSizes& sizes) {
   return sizes.tied() ? sizes.layer : sizes.largest();
 }
 
-/// The same of gradients; 0 where the only one is a tied embedding's, which has its own.
-std::int64_t largest_gradient(const ShardingFacts& facts, const UnitSizes& sizes) {
+/// The same of gradients; 0 where the only one is a tied embedding's, which has its own. Beside
+/// frozen weights every layer's adapters have some, as many as the next one's.
+std::int64_t largest_gradient(const Schedule& schedule) {
+  const ShardingFacts& facts = schedule.sharding;
+  const UnitSizes& sizes = schedule.unit_sizes;
+  if (facts.trained >= 0) return facts.trained / std::max<std::int64_t>(schedule.layers, 1);
   if (!facts.sums_in_backward) return largest_rotating(sizes);
   return sizes.tied() ? 0 : std::max(sizes.embedding, sizes.head);
 }
@@ -120,12 +124,15 @@ void list_persistent(Schedule& schedule) {
   if (f.gradients.rotate()) {
     const DType written = gradient_dtype(schedule);
     const std::int64_t each = bytes_of(written);
-    list(Persistent::kRotatingGradients, f.gradients.count * each * largest_gradient(f, sizes));
-    if (sizes.tied()) list(Persistent::kTiedEmbeddingGradients, each * sizes.embedding);
-    list(Persistent::kNormGradients, each * sizes.norms);
+    const std::int64_t largest = largest_gradient(schedule);
+    list(Persistent::kRotatingGradients, f.gradients.count * each * largest);
+    if (!frozen) {
+      if (sizes.tied()) list(Persistent::kTiedEmbeddingGradients, each * sizes.embedding);
+      list(Persistent::kNormGradients, each * sizes.norms);
+    }
     if (f.reduce_dtype != written && !f.sums_whole_gradients()) {
       list(Persistent::kReductionBuffer,
-           bytes_of(f.reduce_dtype) * std::max(sizes.largest(), sizes.norms));
+           bytes_of(f.reduce_dtype) * (frozen ? largest : std::max(sizes.largest(), sizes.norms)));
     }
   }
   list(Persistent::kTiedEmbeddingGradients, bytes_of(f.sum_dtype) * sizes.head_gradient);
@@ -245,7 +252,7 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
   const ShardingFacts& f = schedule.sharding;
   const UnitSizes& sizes = schedule.unit_sizes;
   const DType dtype = gradient_dtype(schedule);
-  const std::int64_t rotating = largest_gradient(f, sizes);
+  const std::int64_t rotating = largest_gradient(schedule);
   const bool converts = offset(Persistent::kReductionBuffer) != PlacedArray::kNowhere;
   const bool has_scratch = offset(Persistent::kReducedShard) != PlacedArray::kNowhere;
   for (std::int32_t u = 0; u < schedule.units(); ++u) {

@@ -90,6 +90,15 @@ TEST(AdaptersTest, MemoryHoldsFrozenWeightsOnceAndStateOfAdaptersAlone) {
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kOptimizer), 8 * adapters);
 }
 
+// YaFSDP rotates two gradient buffers, and casts what is reduced in a third.
+TEST(AdaptersTest, GradientBuffersHoldTheAdaptersOfALayerAlone) {
+  Plan plan = adapted(64, 1, 16);
+  plan.strategy = Strategy::kYafsdp;
+  const double of_layer = 16.0 * kWidths;
+  EXPECT_DOUBLE_EQ(held_bytes(llama_70b(), plan, MemoryCategory::kGradientBuffers),
+                   (2 * 2 + 4) * of_layer);
+}
+
 TEST(AdaptersTest, ShardedWeightsAreGatheredAndAdaptersSummed) {
   const Model model = llama_70b();
   Plan plan = adapted(64, 1, 16);
