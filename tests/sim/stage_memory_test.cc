@@ -311,7 +311,7 @@ TEST(StageMemoryTest, LogitsInChunksExistOneAfterTheOther) {
 // torch/distributed/tensor/parallel/loss.py: four fp32 tensors of this rank's logits at once.
 TEST(StageMemoryTest, PartsOfALossAreAddedUpByKernelsOfTheirOwn) {
   const Model model = llama_70b();
-  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile-eager-loss");
   Plan plan = plan_of(64, 8, 1, 1);
   plan.strategy = Strategy::kFsdp2;
   plan.recompute = Recompute::kFull;
