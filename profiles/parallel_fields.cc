@@ -109,6 +109,8 @@ void describe_tensor(FieldList& fields, ParallelSoftware& parallel) {
     add("overlap_sms", &tensor.overlap_sms, "", "SMs of that reduce-scatter", between(0.0, 1000.0));
     add("keeps_gathered_inputs", &tensor.keeps_gathered_inputs, "",
         "inputs of column-parallel GEMMs stay gathered until backward");
+    add("gathers_each_product", &tensor.gathers_each_product, "",
+        "q, k and v, gate and up gather their input each for themselves, and reduce its gradient");
     add("concatenates_sequences", &tensor.concatenates_sequences, "",
         "collectives concatenate along the first dimension: parts of several sequences are copied");
     add("async_by_pattern", &tensor.async_by_pattern, "",

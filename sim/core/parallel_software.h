@@ -28,6 +28,9 @@ struct TensorSoftware {
   double overlap_splits = 1;           // pieces of a GEMM whose reduce-scatter runs meanwhile ...
   int overlap_sms = 0;                 // ... on so many SMs
   bool keeps_gathered_inputs = false;  // until backward, which else gathers them again
+  /// Products of one input gather it each for itself (q, k and v; gate and up), and reduce their
+  /// part of its gradient.
+  bool gathers_each_product = false;
   /// Collectives concatenate along the first dimension, so parts of more than one sequence are
   /// copied into their places.
   bool concatenates_sequences = false;

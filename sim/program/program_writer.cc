@@ -367,7 +367,7 @@ void ProgramWriter::row_backward(Ops& list, const Product& product, Overlap over
 void ProgramWriter::column_forward(Ops& list, const std::vector<Product>& products, bool second,
                                    Overlap overlap) const {
   for (const Product& product : products) {
-    if (&product == &products.front()) {
+    if (&product == &products.front() || gathers_each()) {
       gather_before(list, product_forward(product), norm_output(second), gathered_norm(second),
                     overlap);
     } else {
@@ -381,7 +381,8 @@ void ProgramWriter::column_backward(Ops& list, const std::vector<Product>& produ
   const Operand d_in = products.front().d_in;
   const bool at_once = stack_.parallel.tensor.sums_gradients_at_once;
   const auto add_up = [&](double streams) {
-    list.push_back(memory(OpKind::kAccumulate, streams * gathered_bytes(), 1, 1.0, {d_in}));
+    const double each = gathers_each() ? gathered_bytes() / f(shape_.tp) : gathered_bytes();
+    list.push_back(memory(OpKind::kAccumulate, streams * each, 1, 1.0, {d_in}));
   };
   if (shape_.tp == 1) {
     // Two by two also where a compiler adds all at once: the published runs of data parallelism
@@ -404,6 +405,14 @@ void ProgramWriter::column_backward(Ops& list, const std::vector<Product>& produ
     if (bulk) gather.collective.sms = stack_.parallel.userbuffers.gather_sms;
     list.push_back(gather);
   }
+  const auto reduce_to = [&](Operand sum) {
+    copy_parts(list, OpKind::kCopyIn, d_in);
+    Op reduce = reduction(d_in, sum, overlap);
+    reduce.joins = true;  // what was gathered is there before the gradient of the weight
+    if (bulk) reduce.collective.sms = sum_sms;
+    list.push_back(reduce);
+  };
+  const Operand sum = norm_gradient(second);
   for (const Product& product : products) {
     Op gradient = input_gradient(product);
     const bool adds = &product != &products.front();
@@ -412,14 +421,11 @@ void ProgramWriter::column_backward(Ops& list, const std::vector<Product>& produ
       gradient.temporary_bytes = tensors_[d_in.tensor].bytes;
     }
     list.push_back(gradient);
+    if (gathers_each()) reduce_to(adds ? d_in : sum);
     if (adds && !at_once) add_up(3);
   }
   if (at_once && products.size() > 1) add_up(f(static_cast<std::int64_t>(products.size()) + 1));
-  copy_parts(list, OpKind::kCopyIn, d_in);
-  Op reduce = reduction(d_in, norm_gradient(second), overlap);
-  reduce.joins = true;  // what was gathered is there before the gradient of the weight
-  if (bulk) reduce.collective.sms = sum_sms;
-  list.push_back(reduce);
+  if (!gathers_each()) reduce_to(sum);
   for (const Product& product : products) list.push_back(weight_gradient_of(product));
   for (const Product& product : products) add_bias_gradient(list, product);
 }

@@ -106,6 +106,10 @@ class ProgramWriter {
   bool keeps_gathered() const {
     return stack_.parallel.tensor.keeps_gathered_inputs && shape_.sequence_parallel;
   }
+  /// Column-parallel products of one input gather it each for itself.
+  bool gathers_each() const {
+    return stack_.parallel.tensor.gathers_each_product && shape_.sequence_parallel;
+  }
   /// A compiler finds the overlap of tensor parallelism, pattern by pattern.
   bool matches_async() const { return matches_async_; }
   bool narrows_inputs() const;

@@ -118,8 +118,10 @@ void ProgramWriter::size_loss() {
 void ProgramWriter::size_parallel() {
   const double w = f(width_), input = narrows_inputs() ? saved_input_bytes(plan_) : w;
   const RankShape& s = shape_;
-  for (const Tensor gathered : {kNorm1Gathered, kNorm2Gathered})
-    size(gathered, input * elements(s.hidden));
+  const bool apart = gathers_each() && keeps_gathered();  // each product keeps what it gathered
+  size(kNorm1Gathered, (apart && !fused_qkv() ? 3 : 1) * input * elements(s.hidden));
+  size(kNorm2Gathered,
+       (apart && model_.gated_mlp && !fused_gate_up() ? 2 : 1) * input * elements(s.hidden));
   for (const Tensor whole : {kPartialSum, kDGathered, kDGatheredMid}) size(whole, gathered_bytes());
   std::int64_t norms = 0;
   for (const WeightShape& weight : weights_of(model_, ModelUnit::kDenseLayer))
