@@ -69,7 +69,7 @@ class ParameterLayout::Drafts {
   std::string module(std::string_view part) const {
     return fmt::format("{}{}.{}", form_.layer, unit_ - 1, part);
   }
-  Slice slice(const WeightShape& of) const { return slices_of(m_, of, parallel_, place_).each; }
+  Slice slice(const WeightShape& of) const { return slices_of(of, parallel_, place_).each; }
   Draft& add(std::string name, std::vector<std::int64_t> shape, Weight weight) {
     Draft& draft = drafts_.emplace_back();
     draft.name = std::move(name);

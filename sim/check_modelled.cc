@@ -83,6 +83,12 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                     "expected a model whose layers are alike",
                     n.lora));
   }
+  if (plan.parallel.cp > 1 && model.recurrence.value_heads > 0 && !stack.parallel.megatron) {
+    throw Error(fmt::format(
+        "cp is {}, but the framework {} does not share sequences of {} over context ranks, "
+        "expected 1 or a stack such as megatron-core",
+        plan.parallel.cp, stack.id, name_of(model.recurrence.kind)));
+  }
   if (model.layers < plan.parallel.pp) {
     throw Error(fmt::format("pp is {}, more than the {} layers, expected at most {}",
                             plan.parallel.pp, model.layers, model.layers));

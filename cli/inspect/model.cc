@@ -154,13 +154,14 @@ std::string in_words(const Model& m) {
 /// Key and value bytes of one token in all layers, in bf16.
 std::int64_t kv_bytes_per_token(const Model& m) {
   const LatentAttention& l = m.latent;
-  const std::int64_t attending =
-      m.kinds.empty() ? m.layers
-                      : std::count_if(m.kinds.begin(), m.kinds.end(), [](LayerKind kind) {
-                          return kind.mixer == Mixer::kAttention;
-                        });
-  if (l.kv_rank > 0) return 2 * attending * (l.kv_rank + l.rope_dim);
-  return 2 * 2 * attending * m.kv_dim();
+  const std::int64_t of_layer = l.kv_rank > 0 ? l.kv_rank + l.rope_dim : 2 * m.kv_dim();
+  if (m.kinds.empty()) return 2 * m.layers * of_layer;
+  std::int64_t numbers = 0;
+  for (const LayerKind kind : m.kinds) {
+    if (!kind.attends()) continue;
+    numbers += kind.form == 0 ? of_layer : 2 * model_of_layer(m, kind).kv_dim();
+  }
+  return 2 * numbers;
 }
 
 ordered_json to_json(const Experts& e, std::int64_t layers) {
@@ -259,9 +260,14 @@ ordered_json to_json(const ParameterCounts& counts, std::int64_t layers) {
 /// "Mamba-2 and MLP".
 std::string halves_of(LayerKind kind, const Model& m) {
   std::string words;
-  if (kind.mixer == Mixer::kAttention) words = "attention";
-  if (kind.mixer == Mixer::kRecurrence)
-    words = m.recurrence.kind == RecurrenceKind::kMamba2 ? "Mamba-2" : "gated delta net";
+  if (kind.attends()) words = "attention";
+  if (kind.form > 0) {
+    const LayerForm& form = m.forms[kind.form - std::size_t{1}];
+    words = fmt::format("{} attention of {} heads of {}", form.windowed ? "windowed" : "full",
+                        form.heads, form.head_dim);
+  }
+  if (kind.mixer == Mixer::kParallel) words += " beside ";
+  if (kind.recurs()) words += name_of(m.recurrence.kind);
   const bool both = !words.empty() && kind.channels != Channels::kNone;
   if (both) words += " and ";
   if (kind.channels == Channels::kMlp) words += "MLP";

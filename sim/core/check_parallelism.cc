@@ -55,25 +55,47 @@ void check_order(const std::string& order) {
   }
 }
 
-void check_tensor(const Plan& plan, const Model& model) {
-  const Parallelism& p = plan.parallel;
-  check_divides("tp", p.tp, model.heads, "heads");
-  if (p.tp > model.kv_heads && p.tp % model.kv_heads != 0) {
+/// Only where heads are independent do tensor and context ranks share them, the latter by
+/// exchanging heads for tokens (Megatron-LM core/ssm/mamba_context_parallel.py).
+void check_divided_recurrence(const Parallelism& p, const Recurrence& r) {
+  if (r.value_heads == 0) return;
+  if (!r.divides_heads() && p.tp * p.cp > 1) {
+    throw Error(fmt::format("{} is {}, but no framework divides {}, expected 1",
+                            p.tp > 1 ? "tp" : "cp", p.tp > 1 ? p.tp : p.cp, name_of(r.kind)));
+  }
+  check_divides("tp", p.tp, r.key_heads, "groups of a recurrence's heads");
+  if (p.cp == 1) return;
+  const std::int64_t groups = r.key_heads / p.tp;
+  check_divides("cp", p.cp, r.value_heads / p.tp, "heads of a recurrence on each tensor rank");
+  // Mamba-2's groups are copied to as many context ranks as share their heads.
+  const bool copies = r.kind == RecurrenceKind::kMamba2 && p.cp % groups == 0;
+  if (!copies) check_divides("cp", p.cp, groups, "groups of a recurrence's heads");
+}
+
+/// Of the heads of attention, or of those in some layers.
+void check_heads(std::int64_t tp, std::int64_t heads, std::int64_t kv_heads) {
+  check_divides("tp", tp, heads, "heads");
+  if (tp > kv_heads && tp % kv_heads != 0) {
     throw Error(
         fmt::format("tp is {}, which neither divides the {} key/value heads nor is a "
                     "multiple of them, expected {}",
-                    p.tp, model.kv_heads, nearest_divisors(p.tp, model.kv_heads)));
+                    tp, kv_heads, nearest_divisors(tp, kv_heads)));
   }
-  if (p.tp <= model.kv_heads) check_divides("tp", p.tp, model.kv_heads, "key/value heads");
-  if (model.recurrence.value_heads > 0) {
-    check_divides("tp", p.tp, model.recurrence.key_heads, "groups of a recurrence's heads");
-    if (p.cp > 1) {
-      throw Error(fmt::format(
-          "cp is {}, but context parallelism of recurrences is not modelled, expected 1", p.cp));
-    }
-  }
-  const bool has_mlp = model.expert_layers() < model.layers;
-  if (has_mlp) check_divides("tp", p.tp, model.ffn, "channels of the MLP");
+  if (tp <= kv_heads) check_divides("tp", tp, kv_heads, "key/value heads");
+}
+
+bool has_mlp(const Model& model) {
+  if (model.kinds.empty()) return model.expert_layers() < model.layers;
+  return std::any_of(model.kinds.begin(), model.kinds.end(),
+                     [](LayerKind kind) { return kind.channels == Channels::kMlp; });
+}
+
+void check_tensor(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  check_heads(p.tp, model.heads, model.kv_heads);
+  for (const LayerForm& form : model.forms) check_heads(p.tp, form.heads, form.kv_heads);
+  check_divided_recurrence(p, model.recurrence);
+  if (has_mlp(model)) check_divides("tp", p.tp, model.ffn, "channels of the MLP");
   if (p.sp.value_or(false) && p.tp == 1) {
     throw Error("sp is on, but tp is 1, expected off or a larger tp");
   }

@@ -18,7 +18,9 @@ class WeightWriter {
   void bias() {
     const WeightShape& of = out_.back();
     const bool cut = of.along == SliceAlong::kRows;
+    const std::int64_t heads = of.heads;
     out_.push_back({of.weight, of.rows, 1, 1, cut ? SliceAlong::kRows : SliceAlong::kWhole, true});
+    out_.back().heads = heads;
   }
   void norm(Weight weight, std::int64_t size, bool has_bias) {
     for (int i = 0; i < (has_bias ? 2 : 1); ++i)
@@ -31,12 +33,15 @@ class WeightWriter {
       latent_attention();
     } else {
       for (const Weight weight : {Weight::kQuery, Weight::kKey, Weight::kValue}) {
-        const std::int64_t rows = weight == Weight::kQuery ? m_.query_rows() : m_.kv_dim();
-        matrix(weight, rows, m_.hidden, SliceAlong::kRows);
+        if (weight == Weight::kValue && m_.values_are_keys) continue;
+        const bool query = weight == Weight::kQuery;
+        matrix(weight, query ? m_.query_rows() : m_.kv_dim(), m_.hidden, SliceAlong::kRows);
+        if (!query) out_.back().heads = m_.kv_heads;
         if (m_.qkv_bias) bias();
       }
     }
     if (m_.attention_sinks) matrix(Weight::kSinks, m_.heads, 1, SliceAlong::kRows);
+    if (m_.head_gate) matrix(Weight::kHeadGate, m_.heads, m_.hidden, SliceAlong::kRows);
     matrix(Weight::kOutput, m_.hidden, m_.attention_out_dim(), SliceAlong::kColumns);
     if (m_.attention_out_bias) bias();
   }
@@ -45,38 +50,52 @@ class WeightWriter {
     const Recurrence& r = m_.recurrence;
     matrix(Weight::kRecurrentIn, r.product_width(), m_.hidden, SliceAlong::kRows);
     if (r.bias) bias();
-    matrix(Weight::kConvolution, r.convolved(), r.taps, SliceAlong::kRows);
-    if (r.convolution_bias) bias();
-    out_.push_back({Weight::kRecurrentHeads, r.head_parameters() * r.value_heads, 1, 1,
-                    SliceAlong::kRows, true});
+    if (r.taps > 0) matrix(Weight::kConvolution, r.convolved(), r.taps, SliceAlong::kRows);
+    if (r.taps > 0 && r.convolution_bias) bias();
+    if (r.latent_width() > 0) {
+      const bool of_values = r.kind == RecurrenceKind::kMamba1;
+      matrix(Weight::kRecurrentDown, r.latent_width(), of_values ? r.value_width() : m_.hidden,
+             SliceAlong::kWhole);
+      matrix(Weight::kRecurrentUp, r.up_width(), r.rank, SliceAlong::kRows);
+    }
+    if (r.vector_parameters() > 0) {
+      out_.push_back(
+          {Weight::kRecurrentHeads, r.vector_parameters(), 1, 1, SliceAlong::kRows, true});
+    }
     matrix(Weight::kRecurrentOut, m_.hidden, r.value_width(), SliceAlong::kColumns);
     if (r.bias) bias();
   }
 
   /// A layer but for its routed experts.
   void layer(LayerKind kind) {
-    if (kind.mixer == Mixer::kAttention) attention();
-    if (kind.mixer == Mixer::kRecurrence) recurrence();
+    if (kind.attends()) attention();
+    if (kind.recurs()) recurrence();
     if (kind.channels == Channels::kMlp) mlp();
     if (kind.channels == Channels::kExperts) router_and_shared_experts();
     layer_norms(kind);
   }
 
-  void mlp() { mlp({Weight::kGate, Weight::kUp, Weight::kDown}, m_.ffn, m_.mlp_bias); }
+  void mlp() { mlp({Weight::kGate, Weight::kUp, Weight::kDown}, m_.hidden, m_.ffn, m_.mlp_bias); }
 
   void router_and_shared_experts() {
     const Experts& e = m_.experts;
     matrix(Weight::kRouter, e.count, m_.hidden, SliceAlong::kWhole);
     if (e.router_bias) bias();
     if (e.shared_gate) matrix(Weight::kSharedExpertsGate, 1, m_.hidden, SliceAlong::kWhole);
+    if (e.latent > 0) {
+      matrix(Weight::kExpertLatentDown, e.latent, m_.hidden, SliceAlong::kWhole);
+      matrix(Weight::kExpertLatentUp, m_.hidden, e.latent, SliceAlong::kWhole);
+    }
     if (e.shared_ffn == 0) return;
-    mlp({Weight::kSharedGate, Weight::kSharedUp, Weight::kSharedDown}, e.shared_ffn, false);
+    mlp({Weight::kSharedGate, Weight::kSharedUp, Weight::kSharedDown}, m_.hidden, e.shared_ffn,
+        false);
   }
 
   void experts() {
     const Experts& e = m_.experts;
     const std::size_t first = out_.size();
-    mlp({Weight::kExpertGate, Weight::kExpertUp, Weight::kExpertDown}, e.ffn, e.bias);
+    mlp({Weight::kExpertGate, Weight::kExpertUp, Weight::kExpertDown}, m_.expert_width(), e.ffn,
+        e.bias);
     for (std::size_t i = first; i < out_.size(); ++i) out_[i].experts = e.count;
   }
 
@@ -86,13 +105,8 @@ class WeightWriter {
       const bool has = first ? kind.mixer != Mixer::kNone : kind.channels != Channels::kNone;
       if (has) norm(first ? Weight::kNorm1 : Weight::kNorm2, m_.hidden, m_.norm_bias);
     }
-    if (kind.mixer == Mixer::kRecurrence) {
-      // Of all heads' channels, or one for each head.
-      const bool cut = m_.recurrence.kind == RecurrenceKind::kMamba2;
-      out_.push_back({Weight::kRecurrentNorm, m_.recurrence.norm_width(), 1, 1,
-                      cut ? SliceAlong::kRows : SliceAlong::kWhole, false, true});
-    }
-    if (kind.mixer != Mixer::kAttention) return;
+    if (kind.recurs()) recurrence_norms();
+    if (!kind.attends()) return;
     if (m_.latent.q_rank > 0) norm(Weight::kLatentNorm, m_.latent.q_rank, false);
     if (m_.latent.kv_rank > 0) norm(Weight::kLatentNorm, m_.latent.kv_rank, false);
     if (!m_.qk_norm) return;
@@ -107,6 +121,17 @@ class WeightWriter {
     Weight gate, up, down;
   };
 
+  void recurrence_norms() {
+    const Recurrence& r = m_.recurrence;
+    // Of all heads' channels, or one for each head.
+    const bool cut = r.norm_width() == r.value_width();
+    if (r.norm_width() > 0) {
+      out_.push_back({Weight::kRecurrentNorm, r.norm_width(), 1, 1,
+                      cut ? SliceAlong::kRows : SliceAlong::kWhole, false, true});
+    }
+    if (r.inner_norms) norm(Weight::kRecurrentNorm, r.inner_norm_width(), false);
+  }
+
   void latent_attention() {
     const LatentAttention& l = m_.latent;
     if (l.q_rank > 0) {
@@ -119,14 +144,14 @@ class WeightWriter {
     matrix(Weight::kKeyValueUp, m_.heads * (l.nope_dim + l.v_dim), l.kv_rank, SliceAlong::kRows);
   }
 
-  void mlp(const MlpWeights& weights, std::int64_t ffn, bool has_bias) {
+  void mlp(const MlpWeights& weights, std::int64_t width, std::int64_t ffn, bool has_bias) {
     if (m_.gated_mlp) {
-      matrix(weights.gate, ffn, m_.hidden, SliceAlong::kRows);
+      matrix(weights.gate, ffn, width, SliceAlong::kRows);
       if (has_bias) bias();
     }
-    matrix(weights.up, ffn, m_.hidden, SliceAlong::kRows);
+    matrix(weights.up, ffn, width, SliceAlong::kRows);
     if (has_bias) bias();
-    matrix(weights.down, m_.hidden, ffn, SliceAlong::kColumns);
+    matrix(weights.down, width, ffn, SliceAlong::kColumns);
     if (has_bias) bias();
   }
 
@@ -236,12 +261,12 @@ std::vector<WeightShape> weights_of(const Model& m, ModelUnit unit) {
 std::vector<WeightShape> weights_of(const Model& m, LayerKind kind) {
   std::vector<WeightShape> weights;
   weights.reserve(24);
-  WeightWriter(m, weights).layer(kind);
+  const Model of_layer = kind.form == 0 ? Model() : model_of_layer(m, kind);
+  WeightWriter(kind.form == 0 ? m : of_layer, weights).layer(kind);
   return weights;
 }
 
-WeightSlices slices_of(const Model& m, const WeightShape& weight, const Parallelism& p,
-                       const RankPlace& place) {
+WeightSlices slices_of(const WeightShape& weight, const Parallelism& p, const RankPlace& place) {
   WeightSlices slices;
   std::int64_t count = p.tp, index = place.tp;
   if (weight.is_routed()) {
@@ -250,8 +275,8 @@ WeightSlices slices_of(const Model& m, const WeightShape& weight, const Parallel
     index = place.etp;
   }
   if (weight.along == SliceAlong::kWhole) return slices;
-  if (weight.weight == Weight::kKey || weight.weight == Weight::kValue) {
-    const std::int64_t parts = std::min(count, m.kv_heads);
+  if (weight.heads > 0) {
+    const std::int64_t parts = std::min(count, weight.heads);
     index /= count / parts;
     count = parts;
   }

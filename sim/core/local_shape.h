@@ -67,6 +67,7 @@ struct WeightShape {
   std::int64_t rows = 0, columns = 1, experts = 1;
   SliceAlong along = SliceAlong::kWhole;  // what tensor parallelism, or of experts its own, cuts
   bool is_bias = false, is_norm = false;
+  std::int64_t heads = 0;  // of keys and values: more ranks than these hold the same ones
 
   bool is_matrix() const { return columns > 1; }
   bool is_routed() const;  // a part of a routed expert
@@ -95,7 +96,7 @@ struct WeightSlices {
   Slice experts, each;
   std::int64_t elements(const WeightShape& of) const;
 };
-WeightSlices slices_of(const Model& model, const WeightShape& weight, const Parallelism& parallel,
+WeightSlices slices_of(const WeightShape& weight, const Parallelism& parallel,
                        const RankPlace& place = {});
 
 }  // namespace shardwright

@@ -14,29 +14,34 @@ namespace {
 
 std::int64_t attention_matrices(const Model& m) {
   const LatentAttention& l = m.latent;
-  if (l.kv_rank == 0) return m.hidden * (m.query_rows() + m.q_dim()) + 2 * m.hidden * m.kv_dim();
+  const std::int64_t gates = m.head_gate ? m.hidden * m.heads : 0;
+  if (l.kv_rank == 0) return gates + m.hidden * (m.query_rows() + m.q_dim() + m.key_value_rows());
   const std::int64_t query =
       l.q_rank > 0 ? l.q_rank * (m.hidden + m.q_dim()) : m.hidden * m.q_dim();
   const std::int64_t down = m.hidden * (l.kv_rank + l.rope_dim);
   const std::int64_t up = l.kv_rank * m.heads * (l.nope_dim + l.v_dim);
-  return query + down + up + m.attention_out_dim() * m.hidden;
+  return gates + query + down + up + m.attention_out_dim() * m.hidden;
 }
 
 std::int64_t recurrence_matrices(const Model& m) {
   const Recurrence& r = m.recurrence;
-  return m.hidden * (r.product_width() + r.value_width());
+  const std::int64_t read = r.kind == RecurrenceKind::kMamba1 ? r.value_width() : m.hidden;
+  return m.hidden * (r.product_width() + r.value_width()) + read * r.latent_width() +
+         r.rank * r.up_width();
 }
 
-/// Of one token in the forward pass, the convolution's included.
-double recurrence_flops(const Recurrence& r) {
-  const auto state = static_cast<double>(r.value_width() * r.key_dim);
-  const double updates = r.kind == RecurrenceKind::kMamba2 ? 7 : 8;
-  return updates * state + 2 * static_cast<double>(r.convolved() * r.taps);
-}
-
-/// The matrices of a gated or plain MLP of `ffn`; of an expert too.
+/// The matrices of a gated or plain MLP of `ffn`.
 std::int64_t mlp_matrices(const Model& m, std::int64_t ffn) {
   return (m.gated_mlp ? 3 : 2) * m.hidden * ffn;
+}
+
+std::int64_t expert_matrices(const Model& m) {
+  return (m.gated_mlp ? 3 : 2) * m.expert_width() * m.experts.ffn;
+}
+
+/// To the width that experts take and back.
+std::int64_t expert_latent_matrices(const Model& m) {
+  return 2 * m.hidden * m.experts.latent;
 }
 
 std::int64_t mlp_biases(const Model& m, std::int64_t ffn) {
@@ -45,7 +50,7 @@ std::int64_t mlp_biases(const Model& m, std::int64_t ffn) {
 
 std::int64_t attention_biases(const Model& m) {
   std::int64_t count = 0;
-  if (m.qkv_bias) count += m.q_dim() + 2 * m.kv_dim();
+  if (m.qkv_bias) count += m.q_dim() + m.key_value_rows();
   if (m.attention_out_bias) count += m.hidden;
   if (m.attention_sinks) count += m.heads;
   return count;
@@ -65,8 +70,8 @@ std::int64_t inner_norm_parameters(const Model& m) {
 /// Weights of the products that a token passes in the experts of one layer, the router included.
 std::int64_t active_expert_matrices(const Model& m) {
   const Experts& e = m.experts;
-  return m.hidden * e.count + mlp_matrices(m, e.shared_ffn) + e.per_token * mlp_matrices(m, e.ffn) +
-         (e.shared_gate ? m.hidden : 0);
+  return m.hidden * e.count + mlp_matrices(m, e.shared_ffn) + e.per_token * expert_matrices(m) +
+         expert_latent_matrices(m) + (e.shared_gate ? m.hidden : 0);
 }
 
 /// Of one module of multi-token prediction: the product of the hidden state beside the embedding.
@@ -78,10 +83,10 @@ void count_experts(const Model& m, ParameterCounts& counts) {
   const Experts& e = m.experts;
   counts.expert_layers = m.expert_layers();
   counts.dense_mlp = mlp_matrices(m, m.ffn) + (m.mlp_bias ? mlp_biases(m, m.ffn) : 0);
-  counts.router =
-      m.hidden * e.count + (e.router_bias ? e.count : 0) + (e.shared_gate ? m.hidden : 0);
+  counts.router = m.hidden * e.count + (e.router_bias ? e.count : 0) +
+                  (e.shared_gate ? m.hidden : 0) + expert_latent_matrices(m);
   counts.shared_experts = mlp_matrices(m, e.shared_ffn);
-  counts.expert = mlp_matrices(m, e.ffn) + (e.bias ? mlp_biases(m, e.ffn) : 0);
+  counts.expert = expert_matrices(m) + (e.bias ? mlp_biases(m, e.ffn) : 0);
   counts.experts = e.count * counts.expert;
   counts.active_experts = e.per_token * counts.expert;
 }
@@ -123,6 +128,7 @@ void check_experts(const Model& m, const Checker& check) {
   check.size("step between layers with experts", e.every, m.layers);
   check.size("groups of experts", e.groups, e.count);
   check.size("groups per token", e.groups_per_token, e.groups);
+  check.size("expert latent + 1", e.latent + 1, model_limits::kHidden);
   if (e.count % e.groups != 0) {
     check.fail(fmt::format("{} groups of experts, expected a divisor of the {} experts", e.groups,
                            e.count));
@@ -132,17 +138,31 @@ void check_experts(const Model& m, const Checker& check) {
 void check_recurrence(const Model& m, const Checker& check) {
   const Recurrence& r = m.recurrence;
   check.size("value heads", r.value_heads, model_limits::kHeads);
-  check.size("value_dim", r.value_dim, model_limits::kHeadDim);
+  check.size("value_dim", r.value_dim, model_limits::kProjection);
   check.size("key heads", r.key_heads, r.value_heads);
   check.size("key_dim", r.key_dim, model_limits::kHeadDim);
   check.size("value heads * value_dim", r.value_width(), model_limits::kProjection);
   check.size("key heads * key_dim", r.key_width(), model_limits::kProjection);
-  check.size("taps of the convolution", r.taps, 64);
+  check.size("taps of the convolution + 1", r.taps + 1, 65);
+  check.size("rank + 1", r.rank + 1, model_limits::kHidden);
   check.size("tokens of a chunk", r.chunk, 1 << 14);
   if (r.value_heads % r.key_heads != 0) {
     check.fail(fmt::format("{} value heads, expected a multiple of the {} key heads", r.value_heads,
                            r.key_heads));
   }
+}
+
+void check_form(const Model& m, const LayerForm& form, const Checker& check) {
+  check.size("forms of attention", static_cast<std::int64_t>(m.forms.size()), kMostForms - 1);
+  check.size("heads of a layer", form.heads, model_limits::kHeads);
+  check.size("kv_heads of a layer", form.kv_heads, form.heads);
+  check.size("head_dim of a layer", form.head_dim, model_limits::kHeadDim);
+  check.size("heads * head_dim of a layer", form.heads * form.head_dim, model_limits::kProjection);
+  if (form.heads % form.kv_heads != 0) {
+    check.fail(fmt::format("kv_heads of a layer is {}, expected a divisor of its {} heads",
+                           form.kv_heads, form.heads));
+  }
+  if (form.windowed && m.sliding_window == 0) check.fail("windowed layers without sliding_window");
 }
 
 void check_latent(const Model& m, const Checker& check) {
@@ -166,6 +186,18 @@ std::vector<LayerKind> kinds_of(const Model& m) {
     if (std::find(m.kinds.begin(), m.kinds.end(), kind) != m.kinds.end()) kinds.push_back(kind);
   }
   return kinds;
+}
+
+Model model_of_layer(const Model& m, LayerKind kind) {
+  Model of_layer = m;
+  if (kind.form == 0) return of_layer;
+  const LayerForm& form = m.forms[kind.form - std::size_t{1}];
+  of_layer.heads = form.heads;
+  of_layer.kv_heads = form.kv_heads;
+  of_layer.head_dim = form.head_dim;
+  of_layer.values_are_keys = form.values_are_keys;
+  of_layer.windowed_layers = form.windowed ? m.layers : 0;
+  return of_layer;
 }
 
 double attended_share(const Model& m, std::int64_t seq_len) {
@@ -201,30 +233,45 @@ ParameterCounts count_parameters(const Model& m) {
   return counts;
 }
 
+namespace {
+
+/// Of one token in one layer's attention, in the forward pass.
+double scores(const Model& m, std::int64_t seq_len) {
+  return static_cast<double>(m.q_dim() + m.attention_out_dim()) * static_cast<double>(seq_len) *
+         attended_share(m, seq_len);
+}
+
+}  // namespace
+
 ForwardFlops forward_flops_per_token(const Model& m, std::int64_t seq_len) {
   const std::int64_t attention = attention_matrices(m);
   const std::int64_t mlp = mlp_matrices(m, m.ffn);
   const std::int64_t experts = m.is_moe() ? active_expert_matrices(m) : mlp;
   const std::int64_t head = m.vocab * m.hidden;
   const std::int64_t predictions = m.mtp_layers * (attention + experts + mtp_projection(m) + head);
-  std::int64_t weights = head + predictions, attending = m.layers, recurrent = 0;
+  std::int64_t weights = head + predictions;
   if (m.kinds.empty()) {
     weights +=
         m.layers * attention + (m.layers - m.expert_layers()) * mlp + m.expert_layers() * experts;
-  } else {
-    attending = 0;
-    for (const LayerKind kind : m.kinds) {
-      if (kind.mixer == Mixer::kAttention) weights += attention, ++attending;
-      if (kind.mixer == Mixer::kRecurrence) weights += recurrence_matrices(m), ++recurrent;
-      if (kind.channels == Channels::kMlp) weights += mlp;
-      if (kind.channels == Channels::kExperts) weights += experts;
-    }
+    const double layers = static_cast<double>(m.layers + m.mtp_layers);
+    return {.matrices = 2 * static_cast<double>(weights), .attention = layers * scores(m, seq_len)};
   }
-  const auto width = static_cast<double>(m.q_dim() + m.attention_out_dim());
-  const double scores = static_cast<double>(attending + m.mtp_layers) * width *
-                        static_cast<double>(seq_len) * attended_share(m, seq_len);
-  return {.matrices = 2 * static_cast<double>(weights),
-          .attention = scores + static_cast<double>(recurrent) * recurrence_flops(m.recurrence)};
+  double attending = static_cast<double>(m.mtp_layers) * scores(m, seq_len);
+  for (const LayerKind kind : kinds_of(m)) {
+    const Model of_layer = model_of_layer(m, kind);
+    const std::int64_t layers = std::count(m.kinds.begin(), m.kinds.end(), kind);
+    if (kind.attends()) {
+      weights += layers * attention_matrices(of_layer);
+      attending += static_cast<double>(layers) * scores(of_layer, seq_len);
+    }
+    if (kind.recurs()) {
+      weights += layers * recurrence_matrices(m);
+      attending += static_cast<double>(layers) * m.recurrence.flops();
+    }
+    if (kind.channels == Channels::kMlp) weights += layers * mlp;
+    if (kind.channels == Channels::kExperts) weights += layers * experts;
+  }
+  return {.matrices = 2 * static_cast<double>(weights), .attention = attending};
 }
 
 void check_model(const Model& m) {
@@ -254,6 +301,7 @@ void check_model(const Model& m) {
   if (m.latent.kv_rank > 0) check_latent(m, check);
   if (!m.kinds.empty() && static_cast<std::int64_t>(m.kinds.size()) != m.layers)
     check.fail(fmt::format("{} kinds of {} layers", m.kinds.size(), m.layers));
+  for (const LayerForm& form : m.forms) check_form(m, form, check);
   if (m.recurrence.value_heads > 0) check_recurrence(m, check);
   if (m.is_moe()) {
     check_experts(m, check);

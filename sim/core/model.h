@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/recurrence.h"
+
 namespace shardwright {
 
 enum class Normalization { kRmsNorm, kLayerNorm };
@@ -46,6 +48,8 @@ struct Experts {
   bool shared_gate = false;           // qwen2_moe: the shared expert is weighed by hidden -> 1
   bool router_bias = false;           // one number an expert, learned or set to balance them
   bool bias = false;                  // gpt_oss: in the products of every expert
+  std::int64_t latent =
+      0;  // nemotron_h: width that tokens are brought to before experts; 0: hidden
   bool operator==(const Experts&) const = default;
 };
 
@@ -61,55 +65,37 @@ struct LatentAttention {
   bool operator==(const LatentAttention&) const = default;
 };
 
-/// A state that every token updates, in place of attention over all tokens before it. With V =
-/// value_heads * value_dim and K = key_heads * key_dim both forms have the same parts: one product
-/// in, of 2 V + 2 K channels and `gates` a value head; a causal convolution of V + 2 K channels; a
-/// state of key_dim x value_dim a value head, computed chunk by chunk; a norm that the other V
-/// channels gate; one product out. Mamba-2 (Dao and Gu 2024, arXiv 2405.21060) calls key heads
-/// groups, key_dim the state's size, and its two K are B and C; gated delta nets (Yang et al. 2024,
-/// arXiv 2412.06464) have queries and keys.
-enum class RecurrenceKind : std::uint8_t { kMamba2, kGatedDelta };
-struct Recurrence {
-  RecurrenceKind kind = RecurrenceKind::kMamba2;
-  std::int64_t value_heads = 0;  // 0: no layer has one
-  std::int64_t value_dim = 0;
-  std::int64_t key_heads = 0;
-  std::int64_t key_dim = 0;
-  std::int64_t taps = 4;     // of the convolution
-  std::int64_t chunk = 256;  // tokens between two states that are written
-  bool convolution_bias = false;
-  bool bias = false;  // of the products
-  bool operator==(const Recurrence&) const = default;
-
-  std::int64_t value_width() const { return value_heads * value_dim; }
-  std::int64_t key_width() const { return key_heads * key_dim; }
-  std::int64_t convolved() const { return value_width() + 2 * key_width(); }
-  /// Numbers a value head that say how fast the state decays and, in delta nets, how much is
-  /// written.
-  std::int64_t gates() const { return kind == RecurrenceKind::kMamba2 ? 1 : 2; }
-  std::int64_t product_width() const { return value_width() + convolved() + gates() * value_heads; }
-  /// Parameters of each value head beside matrices: A, dt and, in Mamba-2, D.
-  std::int64_t head_parameters() const { return kind == RecurrenceKind::kMamba2 ? 3 : 2; }
-  std::int64_t norm_width() const {
-    return kind == RecurrenceKind::kMamba2 ? value_width() : value_dim;
-  }
-};
-
-/// The halves of a layer.
-enum class Mixer : std::uint8_t { kAttention, kRecurrence, kNone };
+/// The halves of a layer. kParallel: attention and a recurrence read one norm, and what they put
+/// out is added up (falcon_h1).
+enum class Mixer : std::uint8_t { kAttention, kRecurrence, kNone, kParallel };
 enum class Channels : std::uint8_t { kMlp, kExperts, kNone };
+inline constexpr std::size_t kMostForms = 3;  // 0: as the model says
 struct LayerKind {
   Mixer mixer = Mixer::kAttention;
   Channels channels = Channels::kMlp;
+  std::uint8_t form = 0;  // of its attention: 1 for the first of Model::forms
+
+  bool attends() const { return mixer == Mixer::kAttention || mixer == Mixer::kParallel; }
+  bool recurs() const { return mixer == Mixer::kRecurrence || mixer == Mixer::kParallel; }
   std::size_t index() const {
-    return 3 * static_cast<std::size_t>(mixer) + static_cast<std::size_t>(channels);
+    return 12 * std::size_t{form} + 3 * static_cast<std::size_t>(mixer) +
+           static_cast<std::size_t>(channels);
   }
   static LayerKind at(std::size_t index) {
-    return {static_cast<Mixer>(index / 3), static_cast<Channels>(index % 3)};
+    return {static_cast<Mixer>(index / 3 % 4), static_cast<Channels>(index % 3),
+            static_cast<std::uint8_t>(index / 12)};
   }
   bool operator==(const LayerKind&) const = default;
 };
-inline constexpr std::size_t kLayerKinds = 8;
+inline constexpr std::size_t kLayerKinds = 12 * kMostForms;
+
+/// Attention of layers whose heads are not those of the model (gemma4: full and windowed layers).
+struct LayerForm {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool windowed = false;
+  bool values_are_keys = false;
+  bool operator==(const LayerForm&) const = default;
+};
 
 struct Model {
   std::string name;    // as given by the user: a built-in name or the folder's name
@@ -138,7 +124,11 @@ struct Model {
   LatentAttention latent;
   Recurrence recurrence;
   std::vector<LayerKind> kinds;  // by layer; empty: all attend, and have experts or an MLP
+  std::vector<LayerForm> forms;  // of attention where layers differ; their windows count alone
   bool attention_gate = false;   // qwen3_next: of every channel that attention puts out
+  bool head_gate = false;        // bailing_hybrid: of every head
+  bool value_norm = false;       // gemma4: values are normalised, without weights
+  bool values_are_keys = false;  // gemma4: one product makes both
   std::int64_t mtp_layers = 0;   // modules of multi-token prediction after the last layer
 
   bool gated_mlp = true;  // gate, up and down matrices instead of up and down
@@ -171,6 +161,9 @@ struct Model {
     return latent.kv_rank > 0 ? heads * latent.v_dim : q_dim();
   }
   bool is_moe() const { return experts.count > 0; }
+  /// Of a token as experts take it.
+  std::int64_t expert_width() const { return experts.latent > 0 ? experts.latent : hidden; }
+  std::int64_t key_value_rows() const { return (values_are_keys ? 1 : 2) * kv_dim(); }
   /// Channels of the product of queries: with their gates.
   std::int64_t query_rows() const { return (attention_gate ? 2 : 1) * q_dim(); }
   /// All layers are alike, and none has experts.
@@ -178,6 +171,10 @@ struct Model {
   LayerKind kind(std::int64_t layer) const {
     if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];
     return {Mixer::kAttention, has_experts(layer) ? Channels::kExperts : Channels::kMlp};
+  }
+  /// Of the layer that a module of multi-token prediction holds.
+  LayerKind mtp_kind() const {
+    return {Mixer::kAttention, is_moe() ? Channels::kExperts : Channels::kMlp};
   }
   bool has_experts(std::int64_t layer) const {
     if (!kinds.empty()) return kind(layer).channels == Channels::kExperts;
@@ -196,6 +193,9 @@ struct Model {
 
 /// Those that the model may have, each once.
 std::vector<LayerKind> kinds_of(const Model& model);
+
+/// The model with the heads of such a layer's attention, and with its window in all layers or none.
+Model model_of_layer(const Model& model, LayerKind kind);
 
 /// Scores that attention computes for a sequence of `seq_len` over those of plain causal attention,
 /// seq_len^2 / 2 a head: the mean over the layers, of which some may have a window.
@@ -244,9 +244,8 @@ ParameterCounts count_parameters(const Model& model);
 /// products count 2 per weight that the token meets (embedding look-ups none, the head also when
 /// tied, of experts those it is routed to, modules of multi-token prediction with their use of the
 /// head); causal attention counts half of the square, 2*seq_len*q_dim per layer, as usual for MFU,
-/// and of a window only what it attends to. Recurrences count as Megatron-LM counts them: of each
-/// token 7 operations a number of the state in Mamba-2, and 8 in gated delta nets
-/// (training.py, num_floating_point_operations). Training is three times this.
+/// and of a window only what it attends to; recurrences count Recurrence::flops. Training is three
+/// times this.
 struct ForwardFlops {
   double matrices = 0;
   double attention = 0;

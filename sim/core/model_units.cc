@@ -7,7 +7,7 @@ ModelUnits::ModelUnits(const Model& model, const Parallelism& parallel) {
   const auto count = [&](ModelUnit unit) {
     std::int64_t norms = 0;
     for (const WeightShape& weight : weights_of(model, unit)) {
-      const std::int64_t held = slices_of(model, weight, parallel).elements(weight);
+      const std::int64_t held = slices_of(weight, parallel).elements(weight);
       elements_[static_cast<std::size_t>(unit)] += held;
       if (weight.is_norm) norms += held;
       if (weight.weight == Weight::kEmbedding) vocabulary_ = held;

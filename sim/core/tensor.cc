@@ -72,8 +72,14 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "shared_activation",
                                                                "recurrent_in",
                                                                "recurrent_convolved",
+                                                               "recurrent_latent",
+                                                               "recurrent_up",
+                                                               "recurrent_exchanged",
                                                                "recurrent_out",
                                                                "recurrent_gated",
+                                                               "recurrent_projected",
+                                                               "expert_latent",
+                                                               "expert_latent_out",
                                                                "attention_gate",
                                                                "gated_attention",
                                                                "d_x",
@@ -100,6 +106,9 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "d_shared_up",
                                                                "d_recurrent_in",
                                                                "d_recurrent_convolved",
+                                                               "d_recurrent_latent",
+                                                               "d_recurrent_up",
+                                                               "d_expert_latent",
                                                                "d_recurrent_out",
                                                                "d_recurrent_gated",
                                                                "weight_gradient0",
@@ -165,10 +174,11 @@ std::int64_t columns_of(Tensor tensor, const Model& model) {
     case Tensor::kDGatheredMid:
     case Tensor::kDNorm1:
     case Tensor::kDNorm2:
+    case Tensor::kRecurrentProjected:
       return model.hidden;
     case Tensor::kQkv:
     case Tensor::kDQkv:
-      return model.query_rows() + 2 * model.kv_dim();
+      return model.query_rows() + model.key_value_rows();
     case Tensor::kQ:
     case Tensor::kQRaw:
     case Tensor::kKRepeated:

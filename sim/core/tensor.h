@@ -89,8 +89,14 @@ enum class Tensor : std::uint8_t {
   // Of recurrences: V and K channels of values and keys, h numbers of heads.
   kRecurrentIn,         // [T, 2V + 2K + h]
   kRecurrentConvolved,  // [T, V + 2K]
+  kRecurrentLatent,     // [T, L] what steps, or decays and gates, are made of ...
+  kRecurrentUp,         // [T, K + V] ... and these; Mamba: [T, V]
+  kRecurrentExchanged,  // of kRecurrentIn the heads of this context rank, of all their tokens
   kRecurrentOut,        // [T, V]
   kRecurrentGated,      // [T, V]
+  kRecurrentProjected,  // [T, C] beside attention
+  kExpertLatent,        // [T', L] of tokens on their way to experts
+  kExpertLatentOut,     // [T', L] and back
   kAttentionGate,       // [T, Q]
   kGatedAttention,      // [T, Q]
   // Their gradients.
@@ -118,6 +124,9 @@ enum class Tensor : std::uint8_t {
   kDSharedUp,            // as kSharedUp
   kDRecurrentIn,         // [T, 2V + 2K + h]
   kDRecurrentConvolved,  // [T, V + 2K]
+  kDRecurrentLatent,     // [T, L]
+  kDRecurrentUp,         // [T, K + V]
+  kDExpertLatent,        // [T', L]
   kDRecurrentOut,        // [T, V]
   kDRecurrentGated,      // [T, V]
   // Gradients of the unit's weights, numbered as backward makes them.
@@ -248,9 +257,14 @@ enum class Weight : std::uint8_t {
   kRecurrentIn,        // [2V + 2K + h, C]
   kConvolution,        // [V + 2K, taps]
   kRecurrentHeads,     // a few numbers a head
+  kRecurrentDown,      // [L, C]; Mamba: [L, V]
+  kRecurrentUp,        // [K + V, R]; Mamba: [V, R]
   kRecurrentNorm,
-  kRecurrentOut  // [C, V]
+  kRecurrentOut,      // [C, V]
+  kExpertLatentDown,  // [L, C]
+  kExpertLatentUp,    // [C, L]
+  kHeadGate           // [heads, C]
 };
-inline constexpr int kWeightKinds = static_cast<int>(Weight::kRecurrentOut) + 1;
+inline constexpr int kWeightKinds = static_cast<int>(Weight::kHeadGate) + 1;
 
 }  // namespace shardwright

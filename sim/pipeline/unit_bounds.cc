@@ -207,8 +207,7 @@ UnitBounds::Chunk UnitBounds::of(const Plan& plan, const Units& known,
   add(head, content.head ? 1 : 0);
   if (content.head) sum.head_delayed_ns = head.backward.delayed_ns;
   // A module of multi-token prediction holds a layer like the last one.
-  if (!whole_ending)
-    add(known.layer[model_.kind(model_.layers - 1).index()][false], content.extra_predictions);
+  if (!whole_ending) add(known.layer[model_.mtp_kind().index()][false], content.extra_predictions);
   return sum;
 }
 

@@ -45,7 +45,7 @@ double adapter_parameters(const Model& model, const Plan& plan, const Stack& sta
   std::int64_t sides = 0;  // rows and columns of every product on this rank
   for (const WeightShape& weight : weights_of(model, ModelUnit::kDenseLayer)) {
     if (!weight.is_matrix()) continue;
-    const Slice slice = slices_of(model, weight, plan.parallel).each;
+    const Slice slice = slices_of(weight, plan.parallel).each;
     sides += slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows;
     // Products that are one read their input once.
     const bool joined =
@@ -109,7 +109,7 @@ double largest_matrix(const Model& model, const Plan& plan) {
   double largest = 0;
   for (const WeightShape& weight : weights_of(model, ModelUnit::kDenseLayer)) {
     if (!weight.is_matrix()) continue;
-    const Slice slice = slices_of(model, weight, plan.parallel).each;
+    const Slice slice = slices_of(weight, plan.parallel).each;
     const double rows =
         f(slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows);
     const double columns =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first half of a layer: norm, query, key and value, positions, attention, output projection,
-// residual.
+// Attention in the first half of a layer: query, key and value, positions, attention, output
+// projection.
 //
 // Stacks differ in what is packed. With packed heads (kQkv) norm and RoPE of heads work in place,
 // so what backward needs of them is put aside; otherwise query, key and value are tensors of their
@@ -19,6 +19,11 @@ double query_and_key(const ProgramWriter& w) {
   return w.elements(w.shape().q_dim() + w.shape().kv_dim());
 }
 
+/// Of keys and values, where one product makes both once.
+std::int64_t key_value_rows(const ProgramWriter& w) {
+  return (w.model().values_are_keys ? 1 : 2) * w.shape().kv_dim();
+}
+
 /// With those of the gate beside them.
 std::int64_t query_rows(const ProgramWriter& w) {
   return (w.model().attention_gate ? 2 : 1) * w.shape().q_dim();
@@ -29,21 +34,24 @@ std::vector<Product> qkv_products(const ProgramWriter& w) {
   const bool bias = w.model().qkv_bias;
   const Operand in = w.gathered_norm(false);
   if (w.fused_qkv()) {
-    return {{OpKind::kQkvProjection, Weight::kQkv, query_rows(w) + 2 * s.kv_dim(), s.hidden, in,
+    return {{OpKind::kQkvProjection, Weight::kQkv, query_rows(w) + key_value_rows(w), s.hidden, in,
              kQkv, kDQkv, kDNorm1, bias}};
   }
   const bool changed_later = w.has_rope() || w.has_qk_norm();
   const auto product = [&](OpKind kind, Weight weight, std::int64_t n, Tensor out) {
     return Product{kind, weight, n, s.hidden, in, out, kDQkv, kDNorm1, bias};
   };
-  return {product(OpKind::kQProjection, Weight::kQuery, query_rows(w), changed_later ? kQRaw : kQ),
-          product(OpKind::kKProjection, Weight::kKey, s.kv_dim(), changed_later ? kKRaw : kK),
-          product(OpKind::kVProjection, Weight::kValue, s.kv_dim(), kV)};
+  std::vector<Product> products = {
+      product(OpKind::kQProjection, Weight::kQuery, query_rows(w), changed_later ? kQRaw : kQ),
+      product(OpKind::kKProjection, Weight::kKey, s.kv_dim(), changed_later ? kKRaw : kK)};
+  if (!w.model().values_are_keys)
+    products.push_back(product(OpKind::kVProjection, Weight::kValue, s.kv_dim(), kV));
+  return products;
 }
 
 Product output_product(const ProgramWriter& w) {
   const Model& m = w.model();
-  const Operand plain = m.attention_gate ? kGatedAttention : kAttentionOut;
+  const Operand plain = m.attention_gate || m.head_gate ? kGatedAttention : kAttentionOut;
   return {OpKind::kOutputProjection,
           Weight::kOutput,
           m.hidden,
@@ -55,21 +63,32 @@ Product output_product(const ProgramWriter& w) {
           m.attention_out_bias};
 }
 
-/// What attention puts out times the sigmoid of its gate (Qwen3-Next): two matrices read, one
-/// written; backward reads the gradient beside them and writes two.
+/// What attention puts out times the sigmoid of its gate, of every channel (Qwen3-Next) or head
+/// (Ling 3): two matrices read, one written; backward reads the gradient beside them and writes
+/// two.
 Op gate(const ProgramWriter& w, bool backward) {
-  const double matrices = backward ? 5 : 3;
+  const double matrices = w.model().head_gate ? (backward ? 3 : 2) : backward ? 5 : 3;
   Op op = ProgramWriter::memory(
-      OpKind::kGate, matrices * f(w.width()) * w.elements(w.shape().q_dim()), 1, 1.0,
+      OpKind::kGate, matrices * f(w.width()) * w.elements(w.shape().attention_out_dim()), 1, 1.0,
       {kAttentionOut, kAttentionGate, backward ? Operand(kDAttention) : Operand()},
       {backward ? Operand() : Operand(kGatedAttention)});
   if (backward) op.phase = Phase::kBackward;
   return op;
 }
 
+Product head_gate_product(const ProgramWriter& w) {
+  return {OpKind::kGate,          Weight::kHeadGate, w.shape().heads, w.shape().hidden,
+          w.gathered_norm(false), kAttentionGate,    kDAttention,     kDNorm1};
+}
+
+/// Values, too, where they are normalised.
+double normed_heads(const ProgramWriter& w) {
+  return query_and_key(w) + (w.model().value_norm ? w.elements(w.shape().kv_dim()) : 0.0);
+}
+
 Op qk_norm_forward(const ProgramWriter& w) {
   const KernelGroup& norm = w.stack().norm;
-  const double elements = query_and_key(w);
+  const double elements = normed_heads(w);
   Op op;
   if (w.fused_qkv()) {
     op =
@@ -78,15 +97,16 @@ Op qk_norm_forward(const ProgramWriter& w) {
     op.work.bytes += static_cast<Bytes>(elements * f(w.width()));
   } else {
     const bool in_place = w.has_rope();
-    op = w.elementwise(OpKind::kQkNorm, norm, elements, false, {kQRaw, kKRaw},
-                       {in_place ? kNone : kQ, in_place ? kNone : kK});
+    op = w.elementwise(
+        OpKind::kQkNorm, norm, elements, false, {kQRaw, kKRaw},
+        {in_place ? kNone : kQ, in_place ? kNone : kK, w.model().values_are_keys ? kV : kNone});
   }
   op.weight = Weight::kQkNorm;
   return op;
 }
 
 Op qk_norm_backward(const ProgramWriter& w) {
-  Op op = w.elementwise(OpKind::kQkNorm, w.stack().norm, query_and_key(w), true,
+  Op op = w.elementwise(OpKind::kQkNorm, w.stack().norm, normed_heads(w), true,
                         {kDQkv, kQRaw, kKRaw, w.fused_qkv() ? kQkNormSaved : kNone});
   op.weight = Weight::kQkNorm;
   return op;
@@ -107,7 +127,6 @@ Op repeat(const ProgramWriter& w, OpKind kind, std::initializer_list<Operand> in
 }  // namespace
 
 void attention_forward(const ProgramWriter& w, Ops& list) {
-  list.push_back(w.norm(false, Weight::kNorm1));
   if (w.is_latent()) {
     latent_forward(w, list);
   } else {
@@ -127,7 +146,8 @@ void attention_forward(const ProgramWriter& w, Ops& list) {
                           {kKRepeated, kVRepeated}));
   }
   attention_core(w, list, false);
-  if (w.model().attention_gate) list.push_back(gate(w, false));
+  if (w.model().head_gate) list.push_back(w.product_forward(head_gate_product(w)));
+  if (w.model().attention_gate || w.model().head_gate) list.push_back(gate(w, false));
   // What the product's cast (low_precision.h) writes is kept beside the output.
   if (w.narrows_inputs())
     list.push_back(
@@ -161,7 +181,11 @@ void first_half_begins_backward(const ProgramWriter& w, Ops& list, const Product
 
 void attention_backward(const ProgramWriter& w, Ops& list) {
   first_half_begins_backward(w, list, output_product(w));
-  if (w.model().attention_gate) list.push_back(gate(w, true));
+  if (w.model().attention_gate || w.model().head_gate) list.push_back(gate(w, true));
+  if (w.model().head_gate) {
+    list.push_back(w.input_gradient(head_gate_product(w)));
+    list.push_back(w.weight_gradient_of(head_gate_product(w)));
+  }
   attention_core(w, list, true);
   if (w.repeats_heads()) {
     list.push_back(repeat(w, OpKind::kAccumulate, {kDQkv}, {}));
@@ -174,12 +198,9 @@ void attention_backward(const ProgramWriter& w, Ops& list) {
   if (w.has_qk_norm()) list.push_back(qk_norm_backward(w));
   if (w.is_latent()) {
     latent_backward(w, list);
-    list.push_back(w.norm_backward(false, Weight::kNorm1, kDNorm1));
   } else {
     w.column_backward(list, qkv_products(w), false, w.stack().parallel.userbuffers.qkv_reduce_sms);
-    list.push_back(w.norm_backward(false, Weight::kNorm1, w.norm_gradient(false)));
   }
-  w.add_residual_gradient(list, kDXMid, kDX);
 }
 
 }  // namespace shardwright::sim

@@ -45,6 +45,8 @@ class ExpertWriter {
     scores.weight = Weight::kRouter;
     add_wide(with(scores, {kNorm2Out}, {kRouterScores}));
     add(w_.memory(OpKind::kRouter, routing_bytes(), 6, 1, {kRouterScores}));
+    latent_product(Weight::kExpertLatentDown, row_width(), w_.shape().hidden, kNorm2Out,
+                   kExpertLatent);
     dispatch();
     if (overlaps_shared()) shared_forward();
     if (sorts()) sort_rows(kRowsArrived, kRows);
@@ -53,6 +55,8 @@ class ExpertWriter {
     down();
     if (sorts()) sort_rows(kExpertOut, kRowsArrived);
     combine();
+    latent_product(Weight::kExpertLatentUp, w_.shape().hidden, row_width(), kExpertLatentOut,
+                   kExpertsOut);
     if (!overlaps_shared()) shared_forward();
     if (w_.adds_residual()) {
       add(w_.elementwise(OpKind::kResidual, w_.stack().residual,
@@ -66,7 +70,9 @@ class ExpertWriter {
   void backward() {
     const std::int64_t tokens = whole(shape_.tokens), experts = w_.model().experts.count;
     const std::int64_t hidden = w_.shape().hidden;
-    if (sorts()) sort_rows(of_next_unit(kDX), kDExpertOut);
+    latent_gradients(Weight::kExpertLatentUp, hidden, row_width(), of_next_unit(kDX),
+                     kDExpertLatent, kExpertLatentOut);
+    if (sorts()) sort_rows(d_tokens_out(), kDExpertOut);
     combine_backward();
     if (overlaps_shared()) shared_backward();
     down_backward();
@@ -74,6 +80,7 @@ class ExpertWriter {
     up_backward();
     if (sorts()) sort_rows(kDRows, kNone);
     dispatch_backward();
+    latent_gradients(Weight::kExpertLatentDown, row_width(), hidden, kDRows, kDNorm2, kNorm2Out);
     if (!overlaps_shared()) shared_backward();
     add(w_.memory(OpKind::kRouter, 2 * routing_bytes(), 6, 1, {kRouterScores}));
     Op gradient = w_.product(OpKind::kInputGradient, tokens, hidden, experts);
@@ -118,7 +125,32 @@ class ExpertWriter {
   /// fp32 scores of all experts through softmax, choice, weights and the balancing loss.
   double routing_bytes() const { return 4 * 6 * shape_.tokens * f(w_.model().experts.count); }
 
-  double row_bytes() const { return f(w_.width()) * f(w_.shape().hidden); }
+  std::int64_t row_width() const { return w_.model().expert_width(); }
+  double row_bytes() const { return f(w_.width()) * f(row_width()); }
+  bool is_latent() const { return w_.model().experts.latent > 0; }
+  /// Of tokens on their way to experts and back, and the gradient of what comes back.
+  Operand tokens_in() const { return is_latent() ? kExpertLatent : kNorm2Out; }
+  Operand tokens_out() const { return is_latent() ? kExpertLatentOut : kExpertsOut; }
+  Operand d_tokens_out() const { return is_latent() ? Operand(kDExpertLatent) : of_next_unit(kDX); }
+
+  /// To the width of experts, and back; each rank on its own tokens.
+  void latent_product(Weight weight, std::int64_t n, std::int64_t k, Operand in, Operand out) {
+    if (!is_latent()) return;
+    Op op = w_.product(OpKind::kRouter, whole(shape_.tokens), n, k);
+    op.weight = weight;
+    add(with(op, {in}, {out}));
+  }
+  void latent_gradients(Weight weight, std::int64_t n, std::int64_t k, Operand d_out, Operand d_in,
+                        Operand in) {
+    if (!is_latent()) return;
+    Op gradient = w_.product(OpKind::kInputGradient, whole(shape_.tokens), k, n);
+    gradient.of = OpKind::kRouter;
+    add(with(gradient, {d_out}, {d_in}));
+    Op of_weight = w_.weight_gradient(whole(shape_.tokens), n, k);
+    of_weight.of = OpKind::kRouter;
+    of_weight.weight = weight;
+    add(with(of_weight, {d_out, in}, {}));
+  }
   /// Tokens of all ranks with an expert on this one.
   double arrived_tokens() const {
     const Experts& e = w_.model().experts;
@@ -198,9 +230,10 @@ class ExpertWriter {
     }
     if (dispatcher_ == Dispatcher::kHybridEp && !alone()) gather_routing();
     if (sorts_first() || alone()) wait_for_counts();
-    if (alone()) return permute(kNorm2Out, kRows);
-    if (sorts_first()) permute(kNorm2Out, kRowsSent);
-    add_dynamic(with(transfer(), {sorts_first() ? kRowsSent : kNorm2Out}, {rows_arrived()}));
+    if (alone()) return permute(tokens_in(), kRows);
+    if (sorts_first()) permute(tokens_in(), kRowsSent);
+    add_dynamic(
+        with(transfer(), {sorts_first() ? Operand(kRowsSent) : tokens_in()}, {rows_arrived()}));
     if (sorts_first() && w_.stack().parallel.moe.exchanges_weights) send_weights(rows_arrived());
     if (!sorts_first()) wait_for_counts();
   }
@@ -219,18 +252,18 @@ class ExpertWriter {
   /// The weighted sum of a token's rows.
   void combine() {
     const Operand rows = sorts() ? kRowsArrived : kExpertOut;
-    if (alone()) return permute(kExpertOut, kExpertsOut);
+    if (alone()) return permute(kExpertOut, tokens_out());
     Op op = transfer();
     if (dispatcher_ == Dispatcher::kAllGather) op.collective.kind = Collective::kReduceScatter;
-    add_dynamic(with(op, {rows}, {sorts_first() ? kRowsReturned : kExpertsOut}));
-    if (sorts_first()) permute(kRowsReturned, kExpertsOut);
+    add_dynamic(with(op, {rows}, {sorts_first() ? Operand(kRowsReturned) : tokens_out()}));
+    if (sorts_first()) permute(kRowsReturned, tokens_out());
   }
 
   /// The rows of its gradient.
   void combine_backward() {
-    if (alone()) return permute(of_next_unit(kDX), kDExpertOut);
+    if (alone()) return permute(d_tokens_out(), kDExpertOut);
     const bool there = sorts();  // made by the sort
-    add_dynamic(with(transfer(), {there ? Operand(kDExpertOut) : of_next_unit(kDX)},
+    add_dynamic(with(transfer(), {there ? Operand(kDExpertOut) : d_tokens_out()},
                      {there ? kNone : kDExpertOut}));
     if (sorts_first()) permute(kDExpertOut, kNone);
   }
@@ -268,7 +301,7 @@ class ExpertWriter {
   std::int64_t up_columns() const { return (w_.model().gated_mlp ? 2 : 1) * shape_.ffn; }
 
   void up() {
-    Op up = w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), w_.shape().hidden);
+    Op up = w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), row_width());
     up.weight = Weight::kExpertUp;
     // Backward reads the result in bf16; FC2 and its weight gradient read the two casts.
     if (fused_) up.work.extra_bytes = f(shape_.rows) * f(shape_.ffn) * both_casts();
@@ -276,7 +309,7 @@ class ExpertWriter {
   }
 
   void up_backward() {
-    const std::int64_t h = w_.shape().hidden;
+    const std::int64_t h = row_width();
     Op gradient = w_.product(OpKind::kInputGradient, shape_.rows, h, up_columns());
     gradient.narrow_input = fused_;
     add(with(grouped(gradient), {kDExpertUp}, {kDRows}));
@@ -286,14 +319,14 @@ class ExpertWriter {
   }
 
   void down() {
-    Op product = w_.product(OpKind::kDownProjection, shape_.rows, w_.shape().hidden, shape_.ffn);
+    Op product = w_.product(OpKind::kDownProjection, shape_.rows, row_width(), shape_.ffn);
     product.weight = Weight::kExpertDown;
     product.narrow_input = fused_;
     add(with(grouped(product), {kExpertActivation}, {kExpertOut}));
   }
 
   void down_backward() {
-    const std::int64_t h = w_.shape().hidden;
+    const std::int64_t h = row_width();
     Op gradient = w_.product(OpKind::kInputGradient, shape_.rows, shape_.ffn, h);
     // FC1's result is read, and the gradient of it put out in two casts in place of one in bf16.
     if (fused_) {
@@ -320,7 +353,7 @@ class ExpertWriter {
         backward ? k.unfused_activation_backward_bytes : k.unfused_activation_forward_bytes;
     const double bias = backward ? k.unfused_bias_backward_bytes : k.unfused_bias_forward_bytes;
     return w_.memory(OpKind::kActivation,
-                     shape_.all_rows() * (activation * f(shape_.ffn) + bias * f(w_.shape().hidden)),
+                     shape_.all_rows() * (activation * f(shape_.ffn) + bias * f(row_width())),
                      backward ? k.unfused_backward_kernels : k.unfused_forward_kernels,
                      w_.stack().copies.add);
   }

@@ -84,8 +84,7 @@ UnitProgram ProgramWriter::layer(bool recomputed, LayerKind kind) const {
   constexpr std::size_t kMostOps = 64;  // of nearly all layers
   unit.forward.reserve(kMostOps);
   unit.backward.reserve(kMostOps);
-  if (kind.mixer == Mixer::kAttention) attention_forward(*this, unit.forward);
-  if (kind.mixer == Mixer::kRecurrence) recurrence_forward(*this, unit.forward);
+  mixer_forward(*this, unit.forward, kind.mixer);
   for (Op& op : unit.forward) op.in_attention = true;
   if (kind.channels == Channels::kExperts) {
     expert_forward(*this, unit.forward);
@@ -97,12 +96,11 @@ UnitProgram ProgramWriter::layer(bool recomputed, LayerKind kind) const {
     mlp_backward(*this, unit.backward);
   }
   const auto other_half = static_cast<std::ptrdiff_t>(unit.backward.size());
-  if (kind.mixer == Mixer::kAttention) attention_backward(*this, unit.backward);
-  if (kind.mixer == Mixer::kRecurrence) recurrence_backward(*this, unit.backward);
+  mixer_backward(*this, unit.backward, kind.mixer);
   std::for_each(unit.backward.begin() + other_half, unit.backward.end(),
                 [](Op& op) { op.in_attention = true; });
   join_halves(kind, unit);
-  if (kind.mixer == Mixer::kAttention) sum_key_value_gradients(unit.backward);
+  if (kind.attends()) sum_key_value_gradients(unit.backward);
   if (sums_norm_gradients()) sum_norm_gradients(unit.backward, weights_of(model_, kind));
   if (existing(Tensor::kLayerSaved)) {
     add_output(unit.forward.front(), Tensor::kLayerSaved);
@@ -172,6 +170,30 @@ std::vector<MemoryAction> LayerPrograms::held(std::int64_t checkpointed_layers,
   return releases;
 }
 
+namespace {
+
+/// Writers of layers whose heads are not the model's.
+class FormWriters {
+ public:
+  FormWriters(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu) {
+    models_.reserve(model.forms.size());  // writers keep references
+    for (std::size_t i = 0; i < model.forms.size(); ++i) {
+      const LayerKind kind = {.form = static_cast<std::uint8_t>(i + 1)};
+      models_.push_back(model_of_layer(model, kind));
+      writers_.emplace_back(models_.back(), plan, stack, gpu);
+    }
+  }
+  const ProgramWriter& of(LayerKind kind, const ProgramWriter& usual) const {
+    return kind.form == 0 ? usual : writers_[kind.form - std::size_t{1}];
+  }
+
+ private:
+  std::vector<Model> models_;
+  std::vector<ProgramWriter> writers_;
+};
+
+}  // namespace
+
 /// Writes units one after the other into passes.
 class LayerPrograms::Writer {
  public:
@@ -179,6 +201,7 @@ class LayerPrograms::Writer {
       : model_(model),
         use_(use),
         units_(model, plan, stack, gpu),
+        forms_(model, plan, stack, gpu),
         pass_(stack.parallel, plan.parallel.cuda_graphs.value_or(
                                   parallel_word<CudaGraphs>(stack.parallel.cuda_graphs)
                                       .value_or(CudaGraphs::kNone))) {}
@@ -191,7 +214,9 @@ class LayerPrograms::Writer {
     write_heads(plain);
     return plain;
   }
-  Passes layer(bool recomputed, LayerKind kind) { return passes(units_.layer(recomputed, kind)); }
+  Passes layer(bool recomputed, LayerKind kind) {
+    return passes(forms_.of(kind, units_).layer(recomputed, kind));
+  }
 
  private:
   Passes passes(const UnitProgram& unit) {
@@ -210,7 +235,7 @@ class LayerPrograms::Writer {
     const std::array<const UnitProgram*, 3> module = {&projection, &layer, &head};
     if (model_.mtp_layers > 0) {
       projection = units_.prediction_projection();
-      layer = units_.layer(false, model_.kind(model_.layers - 1));
+      layer = units_.layer(false, model_.mtp_kind());
     }
     const auto written = [&](std::int64_t predictions, bool with_head) {
       Passes passes;
@@ -260,6 +285,7 @@ class LayerPrograms::Writer {
   const Model& model_;
   ProgramUse use_;
   ProgramWriter units_;
+  FormWriters forms_;
   ListPass pass_;
   std::vector<MemoryAction> memory_;
 };

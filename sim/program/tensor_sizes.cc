@@ -48,6 +48,10 @@ void ProgramWriter::size_layer() {
   }
   for (const Tensor of_head_width : {kAttentionOut, kDAttention})
     size(of_head_width, w * elements(shape_.attention_out_dim()));
+  if (model_.head_gate) {
+    size(kAttentionGate, w * elements(shape_.heads));
+    size(kGatedAttention, input * elements(shape_.attention_out_dim()));
+  }
   if (model_.attention_gate) {
     size(kAttentionGate, w * elements(shape_.q_dim()));
     size(kGatedAttention, input * elements(shape_.q_dim()));
@@ -77,6 +81,10 @@ void ProgramWriter::size_recurrence() {
     size(convolved, w * elements(r.convolved()));
   for (const Tensor out : {kRecurrentOut, kRecurrentGated, kDRecurrentOut, kDRecurrentGated})
     size(out, w * elements(r.value_width()));
+  for (const Tensor latent : {kRecurrentLatent, kDRecurrentLatent})
+    size(latent, w * elements(r.latent_width()));
+  for (const Tensor up : {kRecurrentUp, kDRecurrentUp}) size(up, w * elements(r.up_width()));
+  size(kRecurrentExchanged, w * elements(r.product_width() + r.up_width()));
 }
 
 /// What kernels of this stack keep for their own backward.
@@ -156,17 +164,21 @@ void ProgramWriter::size_parallel() {
     for (const Tensor heads : {kQRaw, kQ, kK}) size(heads, w * elements(s.q_dim()));
     size(kDQkv, w * elements(s.q_dim() + s.q_dim() + up));
     size(kDLatent, w * elements(std::max(latent.q_rank, keys)));
-    size(kDNorm1, w * sharded_elements(s.hidden));
+    const bool gathered = s.recurrence.value_heads > 0;  // beside layers of heads
+    size(kDNorm1, w * (gathered ? elements(s.hidden) : sharded_elements(s.hidden)));
   }
   if (!model_.is_moe()) return;
   const ExpertShape e = expert_shape(model_, plan_, stack_);
   const double rows = e.all_rows(), gates = model_.gated_mlp ? 2 : 1;
   size(kRouterScores, 4 * e.tokens * f(model_.experts.count));
   const double sent = e.tokens * f(model_.experts.per_token);
-  for (const Tensor own : {kRowsSent, kRowsReturned}) size(own, w * sent * f(s.hidden));
+  const double row = f(model_.expert_width());
+  for (const Tensor own : {kRowsSent, kRowsReturned}) size(own, w * sent * row);
   for (const Tensor all : {kRowsArrived, kExpertOut, kDExpertOut, kDRows})
-    size(all, w * rows * f(s.hidden));
-  size(kRows, input * e.kept_rows * f(s.hidden));
+    size(all, w * rows * row);
+  size(kRows, input * e.kept_rows * row);
+  for (const Tensor latent : {kExpertLatent, kExpertLatentOut, kDExpertLatent})
+    size(latent, w * e.tokens * f(model_.experts.latent));
   size(kExpertUp, w * gates * e.kept_rows * f(e.ffn));
   size(kDExpertUp, w * gates * rows * f(e.ffn));
   size(kExpertActivation, input * e.kept_rows * f(e.ffn));

@@ -6,7 +6,11 @@
 
 namespace shardwright::sim {
 
-/// The first half of a layer: norm, queries, keys and values, attention, residual.
+/// The first half of a layer: norm, what mixes tokens, residual; nothing for Mixer::kNone.
+void mixer_forward(const ProgramWriter& w, Ops& list, Mixer mixer);
+void mixer_backward(const ProgramWriter& w, Ops& list, Mixer mixer);
+
+/// From the norm's output to the first half's: queries, keys and values, attention, product out.
 void attention_forward(const ProgramWriter& w, Ops& list);
 void attention_backward(const ProgramWriter& w, Ops& list);
 
@@ -19,8 +23,8 @@ void mlp_backward(const ProgramWriter& w, Ops& list);
 void latent_forward(const ProgramWriter& w, Ops& list);
 void latent_backward(const ProgramWriter& w, Ops& list);
 
-/// A recurrence in place of the first half's attention.
-void recurrence_forward(const ProgramWriter& w, Ops& list);
+/// A recurrence in place of attention; beside it, its output is left apart.
+void recurrence_forward(const ProgramWriter& w, Ops& list, bool beside_attention);
 void recurrence_backward(const ProgramWriter& w, Ops& list);
 
 /// The end of the first half: `product` and the residual, and what backward begins with.

@@ -12,13 +12,13 @@ namespace shardwright::sim {
 namespace {
 
 /// What a rank of the mesh holds of a unit, as a strategy lays it out over `ranks`.
-std::int64_t unit_elements(const Model& model, const std::vector<WeightShape>& weights,
-                           bool is_layer, const Parallelism& parallel, const UnitLayout& layout,
+std::int64_t unit_elements(const std::vector<WeightShape>& weights, bool is_layer,
+                           const Parallelism& parallel, const UnitLayout& layout,
                            std::int64_t ranks) {
   std::int64_t elements = 0, rest = 0;
   for (const WeightShape& weight : weights) {
     if (weight.is_norm && layout.separates_norms) continue;
-    const WeightSlices slices = slices_of(model, weight, parallel);
+    const WeightSlices slices = slices_of(weight, parallel);
     const std::int64_t held = slices.elements(weight);
     const bool pads = layout.pads_rows && weight.is_matrix() && weight.weight != Weight::kPositions;
     if (!pads) {
@@ -41,10 +41,10 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   const std::int64_t n = schedule_.shard_ranks();
   const auto pad = [n](std::int64_t elements) { return elements == 0 ? 0 : round_up(elements, n); };
   const auto elements = [&](ModelUnit unit) {
-    return unit_elements(model_, weights_of(model_, unit), false, plan_.parallel, layout, n);
+    return unit_elements(weights_of(model_, unit), false, plan_.parallel, layout, n);
   };
   const auto layer_elements = [&](LayerKind kind) {
-    return pad(unit_elements(model_, weights_of(model_, kind), true, plan_.parallel, layout, n));
+    return pad(unit_elements(weights_of(model_, kind), true, plan_.parallel, layout, n));
   };
   const std::int64_t embedding = elements(ModelUnit::kEmbedding);
   const std::int64_t head = elements(ModelUnit::kHead);
@@ -102,9 +102,7 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   if (predictions > 0) {
     // Modules of multi-token prediction: a projection and a layer like the last one, each.
     const ModelUnits units(model_, plan_.parallel);
-    const Elements layer = of_kind(model_.kinds.empty() && model_.is_moe()
-                                       ? LayerKind{Mixer::kAttention, Channels::kExperts}
-                                       : model_.kind(model_.layers - 1));
+    const Elements layer = {layer_elements(model_.mtp_kind()), sizes.experts};
     sizes.predictions = predictions * (layer.dense + pad(units.prediction_projection()));
     sizes.prediction_experts = predictions * layer.experts;
     Elements& of_predictions =

@@ -101,9 +101,8 @@ double published_half_width(Prediction& prediction, const Model& model,
                     model.name, fmt::join(profile.anchored_models, ", ")));
   }
   if (model.recurrence.value_heads > 0) {
-    prediction.extrapolated.push_back(fmt::format(
-        "layers with {}: no published run",
-        model.recurrence.kind == RecurrenceKind::kMamba2 ? "Mamba-2" : "gated delta nets"));
+    prediction.extrapolated.push_back(
+        fmt::format("layers with {}: no published run", name_of(model.recurrence.kind)));
   }
   time.added_half_widths = {};
   if (!profiles::novelty_widths().known() || (!known.known() && !model_parallel)) return 0;

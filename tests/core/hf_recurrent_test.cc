@@ -174,8 +174,8 @@ TEST(HfRecurrent, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_THAT(problem_of(mamba2({{"n_groups", 3}})), HasSubstr("n_groups is 3"));
   EXPECT_THAT(problem_of(nemotron_h({{"hybrid_override_pattern", "M-"}})),
               HasSubstr("52 letters, one a layer"));
-  EXPECT_THAT(problem_of(nemotron_h({{"num_hidden_layers", 2}, {"hybrid_override_pattern", "ME"}})),
-              HasSubstr("M, * and -"));
+  EXPECT_THAT(problem_of(nemotron_h({{"num_hidden_layers", 2}, {"hybrid_override_pattern", "MX"}})),
+              HasSubstr("M, *, - and E"));
   EXPECT_THAT(problem_of(qwen3_next({{"layer_types", {"linear_attention"}}})),
               HasSubstr("a type for each of the 48 layers"));
   EXPECT_THAT(problem_of(qwen3_next({{"mlp_only_layers", {0}}})), HasSubstr("mlp_only_layers"));

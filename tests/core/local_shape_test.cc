@@ -59,9 +59,8 @@ TEST(LocalShapeTest, WeightsAreTheParametersThatAreCounted) {
 
 using Rectangle = std::array<std::int64_t, 6>;  // experts, rows, columns: from, to
 
-Rectangle held(const Model& model, const WeightShape& weight, const Parallelism& p,
-               const RankPlace& place) {
-  const WeightSlices slices = slices_of(model, weight, p, place);
+Rectangle held(const WeightShape& weight, const Parallelism& p, const RankPlace& place) {
+  const WeightSlices slices = slices_of(weight, p, place);
   const auto range = [&](SliceAlong along, std::int64_t size) {
     const Slice& slice = along == SliceAlong::kExperts ? slices.experts : slices.each;
     return slice.along == along ? slice.of(size) : Slice::Range{0, size};
@@ -82,7 +81,7 @@ bool overlap(const Rectangle& a, const Rectangle& b) {
 
 /// Ranks hold equal parts or parts that have nothing in common, each as many ranks as another, and
 /// the parts are the whole.
-void expect_tiled(const Model& model, const WeightShape& weight, const Parallelism& p) {
+void expect_tiled(const WeightShape& weight, const Parallelism& p) {
   SCOPED_TRACE("weight " + std::to_string(static_cast<int>(weight.weight)));
   std::map<Rectangle, int> parts;
   const bool routed = weight.is_routed();
@@ -91,7 +90,7 @@ void expect_tiled(const Model& model, const WeightShape& weight, const Paralleli
       RankPlace place;
       (routed ? place.etp : place.tp) = inner;
       place.ep = outer;
-      ++parts[held(model, weight, p, place)];
+      ++parts[held(weight, p, place)];
     }
   }
   std::int64_t elements = 0;
@@ -136,7 +135,7 @@ TEST(LocalShapeTest, SlicesOfAllRanksTileEveryWeight) {
           for (const ModelUnit unit : kUnits) {
             if (!has(model, unit)) continue;
             for (const WeightShape& weight : weights_of(model, unit))
-              ASSERT_NO_FATAL_FAILURE(expect_tiled(model, weight, p));
+              ASSERT_NO_FATAL_FAILURE(expect_tiled(weight, p));
           }
         }
       }
@@ -161,7 +160,7 @@ TEST(LocalShapeTest, ShapesOfARankAreThoseOfItsSlices) {
         if (!has(model, unit)) continue;
         for (const WeightShape& weight : weights_of(model, unit)) {
           if (!weight.is_matrix()) continue;
-          const Rectangle r = held(model, weight, plan.parallel, {});
+          const Rectangle r = held(weight, plan.parallel, {});
           experts[weight.weight] = r[1];
           rows[weight.weight] = r[3];
           columns[weight.weight] = r[5];
@@ -199,7 +198,7 @@ TEST(LocalShapeTest, MoreTensorRanksThanKeyHeadsShareThem) {
     if (weight.weight != Weight::kKey || weight.is_bias) continue;
     RankPlace place;
     place.tp = 5;
-    EXPECT_EQ(slices_of(model, weight, p, place).each, (Slice{SliceAlong::kRows, 2, 8}));
+    EXPECT_EQ(slices_of(weight, p, place).each, (Slice{SliceAlong::kRows, 2, 8}));
   }
 }
 

@@ -156,8 +156,8 @@ TEST(Recurrence, WhatIsNotModelledIsRefused) {
       static_cast<void>(predict(m, megatron, plan));
     });
   };
-  EXPECT_THAT(refusal([](Plan& plan) { plan.parallel.cp = 2; }),
-              HasSubstr("cp is 2, but context parallelism of recurrences is not modelled"));
+  EXPECT_THAT(refusal([](Plan& plan) { plan.parallel.cp = 8; }),
+              HasSubstr("cp is 8, which does not divide 4 heads of a recurrence"));
   EXPECT_THAT(refusal([](Plan& plan) { plan.parallel.tp = 4; }), HasSubstr("tp is 4"));
   EXPECT_THAT(refusal([](Plan& plan) { plan.numerics.lora = 8; }), HasSubstr("lora is 8"));
 }

@@ -15,6 +15,8 @@ namespace shardwright::hf {
 /// read_llama_like, planned only.
 Model read_with_experts(const JsonReader& config, const std::string& family,
                         const LlamaLike& defaults);
+/// The same with latent attention, of DeepSeek's keys.
+Model read_with_latent(const JsonReader& config, const std::string& family, LlamaLike defaults);
 /// The number of experts and of those that a token passes.
 void set_routing(const JsonReader& config, Model& m, std::string_view count_key,
                  std::string_view per_token_key);

@@ -61,11 +61,6 @@ Model read_cohere2(const JsonReader& config);
 Model read_cwm(const JsonReader& config);
 Model read_ernie4_5(const JsonReader& config);
 Model read_exaone4(const JsonReader& config);
-Model read_granite4(const JsonReader& config);
-Model read_mamba2(const JsonReader& config);
-Model read_bamba(const JsonReader& config);
-Model read_nemotron_h(const JsonReader& config);
-Model read_qwen3_next(const JsonReader& config);
 Model read_granite_swa(const JsonReader& config);
 Model read_helium(const JsonReader& config);
 Model read_hunyuan_v1_dense(const JsonReader& config);
@@ -81,6 +76,32 @@ Model read_qwen2_vl_text(const JsonReader& config);
 Model read_qwen3_vl_text(const JsonReader& config);
 Model read_seed_oss(const JsonReader& config);
 Model read_vaultgemma(const JsonReader& config);
+
+// With Mamba or Mamba-2 in some or all layers (recurrent.cc).
+Model read_bamba(const JsonReader& config);
+Model read_falcon_h1(const JsonReader& config);
+Model read_falcon_mamba(const JsonReader& config);
+Model read_granite4(const JsonReader& config);
+Model read_jamba(const JsonReader& config);
+Model read_mamba(const JsonReader& config);
+Model read_mamba2(const JsonReader& config);
+Model read_nemotron_h(const JsonReader& config);
+
+// With delta rules, lightning attention or short convolutions in some layers (linear.cc).
+Model read_bailing_hybrid(const JsonReader& config);
+Model read_bailing_moe_linear(const JsonReader& config);
+Model read_kimi_linear(const JsonReader& config);
+Model read_lfm2(const JsonReader& config);
+Model read_lfm2_moe(const JsonReader& config);
+Model read_minimax(const JsonReader& config);
+Model read_minimax_text_01(const JsonReader& config);
+Model read_olmo_hybrid(const JsonReader& config);
+Model read_qwen3_5_moe_text(const JsonReader& config);
+Model read_qwen3_5_text(const JsonReader& config);
+Model read_qwen3_next(const JsonReader& config);
+
+// Whose full and windowed layers have other heads (gemma4.cc).
+Model read_gemma4_text(const JsonReader& config);
 
 // With experts (recent_experts.cc).
 Model read_cohere2_moe(const JsonReader& config);

@@ -13,10 +13,7 @@ namespace shardwright::hf {
 namespace {
 
 /// How many layers layer_types lists as windowed; none when the key is absent.
-std::optional<std::int64_t> listed_windows(const JsonReader& config, const Model& m) {
-  // Their layer_types say which layers attend at all (recurrent.cc).
-  if (m.family == "qwen3_next" || m.family == "granitemoehybrid" || m.family == "bamba") return 0;
-
+std::optional<std::int64_t> listed_windows(const JsonReader& config) {
   const auto types = config.find_array("layer_types");
   if (!types) return std::nullopt;
   std::int64_t windowed = 0;
@@ -126,7 +123,7 @@ std::int64_t divided_head_dim(const JsonReader& config, const Model& m,
 
 void set_sliding_window(const JsonReader& config, Model& m) {
   const bool qwen = m.family.rfind("qwen", 0) == 0;
-  const std::optional<std::int64_t> listed = listed_windows(config, m);
+  const std::optional<std::int64_t> listed = listed_windows(config);
   const bool used = config.optional<bool>("use_sliding_window", !qwen);
   // A window that is not used may be 0.
   const auto window = config.find<std::int64_t>(

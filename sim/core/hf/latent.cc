@@ -11,11 +11,8 @@
 #include "sim/core/hf/llama.h"
 
 namespace shardwright::hf {
-namespace {
 
-/// What DeepSeek-V2, V3 and those built like them share.
-Model read_deepseek(const JsonReader& config, const std::string& family,
-                    std::int64_t max_positions = 4096) {
+Model read_with_latent(const JsonReader& config, const std::string& family, LlamaLike defaults) {
   LatentAttention latent;
   latent.kv_rank = size(config, "kv_lora_rank", model_limits::kHidden);
   if (config.has("q_lora_rank")) {
@@ -25,8 +22,8 @@ Model read_deepseek(const JsonReader& config, const std::string& family,
   latent.rope_dim = size(config, "qk_rope_head_dim", model_limits::kHeadDim);
   latent.v_dim = size(config, "v_head_dim", model_limits::kHeadDim);
   // RoPE turns only its own part of a head; some files call that part head_dim.
-  Model m = read_with_experts(
-      config, family, {.max_positions = max_positions, .eps = 1e-6, .head_dim = latent.rope_dim});
+  defaults.head_dim = latent.rope_dim;
+  Model m = read_with_experts(config, family, defaults);
   m.latent = latent;
   m.head_dim = latent.nope_dim + latent.rope_dim;
   if (m.kv_heads != m.heads) {
@@ -34,6 +31,15 @@ Model read_deepseek(const JsonReader& config, const std::string& family,
                 fmt::format("{}, because latent attention gives each head its key", m.heads));
   }
   refuse(config, "attention_bias", 0);
+  return m;
+}
+
+namespace {
+
+/// What DeepSeek-V2, V3 and those built like them share.
+Model read_deepseek(const JsonReader& config, const std::string& family,
+                    std::int64_t max_positions = 4096) {
+  Model m = read_with_latent(config, family, {.max_positions = max_positions, .eps = 1e-6});
   set_routing(config, m, "n_routed_experts", "num_experts_per_tok");
   Experts& e = m.experts;
   e.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);

@@ -19,7 +19,9 @@ Model read_llama_like(const JsonReader& config, const std::string& family,
   m.family = family;
   m.hidden = size(config, "hidden_size", model_limits::kHidden);
   m.ffn = size(config, defaults.ffn_key, model_limits::kFfn);
-  m.layers = size(config, "num_hidden_layers", model_limits::kLayers);
+  m.layers = defaults.layers > 0
+                 ? size_or(config, "num_hidden_layers", defaults.layers, model_limits::kLayers)
+                 : size(config, "num_hidden_layers", model_limits::kLayers);
   m.heads = size(config, "num_attention_heads", model_limits::kHeads);
   m.kv_heads = size_or(config, "num_key_value_heads", m.heads, model_limits::kHeads);
   if (m.heads % m.kv_heads != 0) {
@@ -32,11 +34,11 @@ Model read_llama_like(const JsonReader& config, const std::string& family,
   m.vocab = size(config, "vocab_size", model_limits::kVocab);
   m.max_positions =
       size_or(config, "max_position_embeddings", defaults.max_positions, model_limits::kPositions);
-  set_sliding_window(config, m);
+  if (!defaults.mixes) set_sliding_window(config, m);
   if (!defaults.activation_key.empty()) {
     m.activation = activation(config, defaults.activation_key, defaults.activation);
   }
-  m.norm_eps = norm_eps(config, "rms_norm_eps", defaults.eps);
+  m.norm_eps = norm_eps(config, defaults.eps_key, defaults.eps);
   m.tied_head = config.optional<bool>("tie_word_embeddings", defaults.tied);
   m.rope = read_rope(config, m.head_dim,
                      {.fraction = defaults.rotary_fraction,

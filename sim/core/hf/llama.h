@@ -22,6 +22,9 @@ struct LlamaLike {
   bool angles_by_layer = false;  // RopeKeys
   bool angle_sections = false;
   std::string_view ffn_key = "intermediate_size";
+  std::string_view eps_key = "rms_norm_eps";
+  std::int64_t layers = 0;  // of files that do not say how many
+  bool mixes = false;       // layer_types says which layers attend, and the family reads it
 };
 /// The keys that llama and its relatives share.
 Model read_llama_like(const JsonReader& config, const std::string& family,

@@ -23,8 +23,10 @@ RopeScaling scaling_type(const JsonReader& object, const RopeKeys& keys) {
   const std::string_view key = object.has("rope_type") ? "rope_type" : "type";
   const std::string type = object.optional<std::string>(key, "default");
   // "mrope" is the older name of the default with sections.
+  // "proportional" spreads the angles of a part of a head over all of it.
   // "dynamic" changes angles beyond the original length, by the length that is met.
-  if (type == "default" || type == kDynamic || (type == "mrope" && keys.sections))
+  if (type == "default" || type == kDynamic || (type == "mrope" && keys.sections) ||
+      (type == "proportional" && keys.by_layer))
     return RopeScaling::kNone;
   if (type == "linear") return RopeScaling::kLinear;
   if (type == "llama3") return RopeScaling::kLlama3;

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hybrids by the key values of their published files: parameters are those of Transformers 5.24's
+// own modules for these values, built on its meta device; what a token meets is counted by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/core/local_shape.h"
+#include "sim/core/model.h"
+#include "tests/core/hf_configs.h"
+
+namespace shardwright {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::problem_of;
+using testing::read;
+using testing::with;
+
+json layers_of(std::int64_t count, const std::vector<int>& attending, const char* other) {
+  json types = json::array();
+  for (int layer = 0; layer < count; ++layer) {
+    const bool attends = std::find(attending.begin(), attending.end(), layer) != attending.end();
+    types.push_back(attends ? "full_attention" : other);
+  }
+  return types;
+}
+
+json qwen3_5(const std::string& type, const json& more) {
+  return {{"model_type", type},
+          {"architectures",
+           {type == "qwen3_5" ? "Qwen3_5ForConditionalGeneration"
+                              : "Qwen3_5MoeForConditionalGeneration"}},
+          {"tie_word_embeddings", false},
+          {"vision_config", {{"depth", 27}, {"hidden_size", 1152}}},
+          {"text_config", with({{"model_type", type + "_text"},
+                                {"vocab_size", 248320},
+                                {"head_dim", 256},
+                                {"attn_output_gate", true},
+                                {"full_attention_interval", 4},
+                                {"mtp_num_hidden_layers", 1},
+                                {"linear_num_key_heads", 16},
+                                {"linear_key_head_dim", 128},
+                                {"linear_value_head_dim", 128},
+                                {"linear_conv_kernel_dim", 4},
+                                {"rope_parameters",
+                                 {{"mrope_interleaved", true},
+                                  {"mrope_section", {11, 11, 10}},
+                                  {"partial_rotary_factor", 0.25},
+                                  {"rope_theta", 10000000},
+                                  {"rope_type", "default"}}}},
+                               more)}};
+}
+
+json kimi_linear(const json& more = json::object()) {
+  json kda = json::array();
+  for (int layer = 1; layer <= 26; ++layer) {
+    if (layer % 4 != 0) kda.push_back(layer);
+  }
+  return with({{"model_type", "kimi_linear"},
+               {"architectures", {"KimiLinearForCausalLM"}},
+               {"hidden_size", 2304},
+               {"intermediate_size", 9216},
+               {"num_hidden_layers", 27},
+               {"num_attention_heads", 32},
+               {"num_key_value_heads", 32},
+               {"head_dim", 72},
+               {"vocab_size", 163840},
+               {"model_max_length", 1048576},
+               {"kv_lora_rank", 512},
+               {"q_lora_rank", nullptr},
+               {"qk_nope_head_dim", 128},
+               {"qk_rope_head_dim", 64},
+               {"v_head_dim", 128},
+               {"first_k_dense_replace", 1},
+               {"moe_layer_freq", 1},
+               {"num_experts", 256},
+               {"num_experts_per_token", 8},
+               {"num_shared_experts", 1},
+               {"moe_intermediate_size", 1024},
+               {"num_expert_group", 1},
+               {"topk_group", 1},
+               {"linear_attn_config",
+                {{"full_attn_layers", {4, 8, 12, 16, 20, 24, 27}},
+                 {"kda_layers", kda},
+                 {"head_dim", 128},
+                 {"num_heads", 32},
+                 {"short_conv_kernel_size", 4}}}},
+              more);
+}
+
+json falcon_h1(const json& more = json::object()) {
+  return with({{"model_type", "falcon_h1"},
+               {"hidden_size", 5120},
+               {"intermediate_size", 21504},
+               {"num_hidden_layers", 72},
+               {"num_attention_heads", 20},
+               {"num_key_value_heads", 4},
+               {"head_dim", 128},
+               {"vocab_size", 261120},
+               {"mamba_d_ssm", 4096},
+               {"mamba_n_heads", 32},
+               {"mamba_d_head", 128},
+               {"mamba_n_groups", 2},
+               {"mamba_d_state", 256},
+               {"mamba_rms_norm", false},
+               {"embedding_multiplier", 5.656854249492381},
+               {"ssm_multipliers", {0.35, 0.25, 0.18, 0.5, 0.35}}},
+              more);
+}
+
+json jamba(const json& more = json::object()) {
+  return with({{"model_type", "jamba"},
+               {"hidden_size", 4096},
+               {"intermediate_size", 14336},
+               {"num_hidden_layers", 32},
+               {"num_attention_heads", 32},
+               {"num_key_value_heads", 8},
+               {"vocab_size", 65536},
+               {"num_experts", 16},
+               {"num_experts_per_tok", 2},
+               {"mamba_d_state", 16},
+               {"mamba_dt_rank", 256},
+               {"attn_layer_period", 8},
+               {"attn_layer_offset", 4},
+               {"expert_layer_period", 2},
+               {"expert_layer_offset", 1}},
+              more);
+}
+
+json nemotron3(const json& more) {
+  return with({{"model_type", "nemotron_h"},
+               {"mlp_hidden_act", "relu2"},
+               {"num_attention_heads", 32},
+               {"num_key_value_heads", 2},
+               {"head_dim", 128},
+               {"vocab_size", 131072},
+               {"mamba_head_dim", 64},
+               {"ssm_state_size", 128},
+               {"n_groups", 8},
+               {"chunk_size", 128},
+               {"n_shared_experts", 1},
+               {"intermediate_size", 2688}},
+              more);
+}
+
+json nano() {
+  return nemotron3(
+      {{"hidden_size", 2688},
+       {"num_hidden_layers", 52},
+       {"hybrid_override_pattern", "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
+       {"mamba_num_heads", 64},
+       {"n_routed_experts", 128},
+       {"num_experts_per_tok", 6},
+       {"moe_intermediate_size", 1856},
+       {"moe_shared_expert_intermediate_size", 3712}});
+}
+
+json super() {
+  return nemotron3({{"hidden_size", 4096},
+                    {"num_hidden_layers", 88},
+                    {"hybrid_override_pattern",
+                     std::string(40, 'M') + std::string(40, 'E') + std::string(8, '*')},
+                    {"mtp_hybrid_override_pattern", "*E"},
+                    {"num_nextn_predict_layers", 1},
+                    {"mamba_num_heads", 128},
+                    {"n_routed_experts", 512},
+                    {"num_experts_per_tok", 22},
+                    {"moe_latent_size", 1024},
+                    {"moe_intermediate_size", 2688},
+                    {"moe_shared_expert_intermediate_size", 5376}});
+}
+
+json minimax_text_01() {
+  json types = json::array();
+  for (int layer = 0; layer < 80; ++layer) types.push_back(layer % 8 == 7 ? 1 : 0);
+  return {{"model_type", "minimax_text_01"},
+          {"hidden_size", 6144},
+          {"intermediate_size", 9216},
+          {"num_hidden_layers", 80},
+          {"num_attention_heads", 64},
+          {"num_key_value_heads", 8},
+          {"head_dim", 128},
+          {"vocab_size", 200064},
+          {"num_local_experts", 32},
+          {"num_experts_per_tok", 2},
+          {"attn_type_list", types}};
+}
+
+json lfm2(const json& more = json::object()) {
+  return with({{"model_type", "lfm2"},
+               {"hidden_size", 2048},
+               {"block_ff_dim", 12288},
+               {"block_multiple_of", 256},
+               {"block_auto_adjust_ff_dim", true},
+               {"num_hidden_layers", 16},
+               {"full_attn_idxs", {2, 5, 8, 10, 12, 14}},
+               {"num_attention_heads", 32},
+               {"num_key_value_heads", 8},
+               {"conv_L_cache", 3},
+               {"conv_bias", false},
+               {"tie_embedding", true},
+               {"vocab_size", 65536}},
+              more);
+}
+
+json lfm2_moe() {
+  return {{"model_type", "lfm2_moe"},
+          {"hidden_size", 2048},
+          {"intermediate_size", 7168},
+          {"moe_intermediate_size", 1792},
+          {"num_hidden_layers", 24},
+          {"num_dense_layers", 2},
+          {"layer_types", layers_of(24, {2, 6, 10, 14, 18, 21}, "conv")},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"num_experts", 32},
+          {"num_experts_per_tok", 4},
+          {"vocab_size", 65536}};
+}
+
+json gemma4(const json& more) {
+  return {{"model_type", "gemma4"},
+          {"text_config",
+           with({{"model_type", "gemma4_text"},
+                 {"vocab_size", 262144},
+                 {"head_dim", 256},
+                 {"global_head_dim", 512},
+                 {"attention_k_eq_v", true},
+                 {"hidden_size_per_layer_input", 0},
+                 {"num_kv_shared_layers", 0},
+                 {"sliding_window", 1024},
+                 {"use_bidirectional_attention", "vision"},
+                 {"final_logit_softcapping", 30.0},
+                 {"rope_parameters",
+                  {{"full_attention",
+                    {{"partial_rotary_factor", 0.25},
+                     {"rope_theta", 1000000.0},
+                     {"rope_type", "proportional"}}},
+                   {"sliding_attention", {{"rope_theta", 10000.0}, {"rope_type", "default"}}}}}},
+                more)}};
+}
+
+json gemma4_31b() {
+  return gemma4({{"hidden_size", 5376},
+                 {"intermediate_size", 21504},
+                 {"num_hidden_layers", 60},
+                 {"num_attention_heads", 32},
+                 {"num_key_value_heads", 16},
+                 {"num_global_key_value_heads", 4}});
+}
+
+json gemma4_26b() {
+  return gemma4({{"hidden_size", 2816},
+                 {"intermediate_size", 2112},
+                 {"num_hidden_layers", 30},
+                 {"num_attention_heads", 16},
+                 {"num_key_value_heads", 8},
+                 {"num_global_key_value_heads", 2},
+                 {"enable_moe_block", true},
+                 {"num_experts", 128},
+                 {"top_k_experts", 8},
+                 {"moe_intermediate_size", 704}});
+}
+
+json olmo_hybrid() {
+  return {{"model_type", "olmo_hybrid"}, {"hidden_size", 3840},       {"intermediate_size", 11008},
+          {"num_hidden_layers", 32},     {"num_attention_heads", 30}, {"vocab_size", 100352}};
+}
+
+struct CountedByModules {
+  json config;
+  std::int64_t parameters;
+};
+
+TEST(HfHybrids, ParametersAreThoseOfTransformersModules) {
+  const std::vector<CountedByModules> all = {
+      {qwen3_5("qwen3_5", {{"hidden_size", 5120},
+                           {"intermediate_size", 17408},
+                           {"num_hidden_layers", 64},
+                           {"num_attention_heads", 24},
+                           {"num_key_value_heads", 4},
+                           {"linear_num_value_heads", 48}}),
+       26'895'998'464},
+      {qwen3_5("qwen3_5_moe", {{"hidden_size", 2048},
+                               {"num_hidden_layers", 40},
+                               {"num_attention_heads", 16},
+                               {"num_key_value_heads", 2},
+                               {"num_experts", 256},
+                               {"num_experts_per_tok", 8},
+                               {"moe_intermediate_size", 512},
+                               {"shared_expert_intermediate_size", 512},
+                               {"linear_num_value_heads", 32}}),
+       34'660'610'688},
+      {olmo_hybrid(), 7'430'870'688},
+      {kimi_linear(), 49'122'675'072},
+      {falcon_h1(), 33'642'221'312},
+      {falcon_h1({{"hidden_size", 1024},
+                  {"num_hidden_layers", 36},
+                  {"num_attention_heads", 8},
+                  {"num_key_value_heads", 2},
+                  {"head_dim", 64},
+                  {"mamba_d_ssm", 1536},
+                  {"mamba_n_heads", 24},
+                  {"mamba_d_head", 64},
+                  {"mamba_n_groups", 1},
+                  {"mamba_d_state", 128},
+                  {"intermediate_size", 2048},
+                  {"vocab_size", 32784}}),
+       521'411'104},
+      {jamba(), 51'570'323'328},
+      {nano(), 31'577'937'344},
+      {super(), 120'668'687'360},
+      {minimax_text_01(), 456'089'655'296},
+      {lfm2(), 1'170'340'608},
+      {lfm2_moe(), 8'339'929'856},
+      {gemma4_31b(), 30'697'345'280},
+      {gemma4_26b(), 25'233'141'760},
+  };
+  for (const CountedByModules& one : all) {
+    const Model m = read(one.config);
+    EXPECT_EQ(count_parameters(m).total(m.layers), one.parameters) << m.family;
+    EXPECT_FALSE(m.planning_only.empty()) << m.family;
+  }
+}
+
+// As their names say: A3B, A12B, A1B, A4B; Jamba says 12 B, MiniMax 45.9 B beside two tables.
+TEST(HfHybrids, ATokenMeetsWhatNamesSay) {
+  const auto active = [](const json& config) {
+    const Model m = read(config);
+    return static_cast<double>(count_parameters(m).active(m.layers)) / 1e9;
+  };
+  EXPECT_NEAR(active(kimi_linear()), 3.0, 0.5);
+  EXPECT_NEAR(active(nano()), 3.6, 0.1);
+  EXPECT_NEAR(active(super()), 12.7, 0.3);
+  EXPECT_NEAR(active(lfm2_moe()), 1.5, 0.1);
+  EXPECT_NEAR(active(gemma4_26b()), 3.8, 0.1);
+  EXPECT_NEAR(active(jamba()), 12.0, 0.2);
+  EXPECT_NEAR(active(minimax_text_01()), 45.9 + 2.46, 0.1);
+}
+
+std::int64_t count(const Model& m, LayerKind kind) {
+  return std::count(m.kinds.begin(), m.kinds.end(), kind);
+}
+
+TEST(HfHybrids, LayersAreOfTheKindsThatFilesSay) {
+  const Model kimi = read(kimi_linear());
+  EXPECT_EQ(kimi.kind(0), (LayerKind{Mixer::kRecurrence, Channels::kMlp}));
+  EXPECT_EQ(kimi.kind(3), (LayerKind{Mixer::kAttention, Channels::kExperts}));
+  EXPECT_EQ(count(kimi, {Mixer::kAttention, Channels::kExperts}), 7);
+  const Model jambas = read(jamba());
+  EXPECT_EQ(count(jambas, {Mixer::kAttention, Channels::kMlp}), 4);
+  EXPECT_EQ(count(jambas, {Mixer::kRecurrence, Channels::kExperts}), 16);
+  const Model falcon = read(falcon_h1());
+  EXPECT_EQ(count(falcon, {Mixer::kParallel, Channels::kMlp}), 72);
+  const Model nemotron = read(nano());
+  EXPECT_EQ(count(nemotron, {Mixer::kNone, Channels::kExperts}), 23);
+  EXPECT_EQ(nemotron.expert_layers(), 23);
+  const Model gemma = read(gemma4_31b());
+  EXPECT_EQ(gemma.windowed_layers, 50);
+  EXPECT_EQ(count(gemma, {Mixer::kAttention, Channels::kMlp, 2}), 10);
+  EXPECT_EQ(model_of_layer(gemma, gemma.kind(5)).head_dim, 512);
+  EXPECT_EQ(model_of_layer(gemma, gemma.kind(4)).kv_heads, 16);
+  const Model lfm = read(lfm2());
+  EXPECT_EQ(lfm.ffn, 8192);  // 2/3 of 12,288
+  EXPECT_EQ(count(lfm, {Mixer::kRecurrence, Channels::kMlp}), 10);
+}
+
+// Of attention in full layers 2 * 512 * 32 * length; in windowed ones of 256 the window's share.
+TEST(HfHybrids, FlopsOfWindowsAndHeadsAreThoseOfEachLayer) {
+  const Model m = read(gemma4_31b());
+  const double length = 4096, window = 1024;
+  const double share = window * (2 * length - window) / (length * length);
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(m, 4096).attention,
+                   10 * 2 * 32 * 512 * length + 50 * 2 * 32 * 256 * length * share);
+  const Model lfm = read(lfm2());
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(lfm, 4096).attention,
+                   6 * 2 * 2048 * 4096.0 + 10 * 2 * 2048 * 3.0);
+  const Model jambas = read(jamba());
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(jambas, 4096).attention,
+                   4 * 2 * 4096 * 4096.0 + 28 * (9 * 8192 * 16.0 + 2 * 8192 * 4.0));
+}
+
+// With one product for keys and values, and fewer key heads than ranks, neighbours share them.
+TEST(HfHybrids, RanksShareTheKeyHeadsOfTheirLayer) {
+  const Model m = read(gemma4_31b());
+  Parallelism p;
+  p.tp = 8;
+  for (const LayerKind kind : kinds_of(m)) {
+    const Model of_layer = model_of_layer(m, kind);
+    for (const WeightShape& weight : weights_of(m, kind)) {
+      if (weight.weight == Weight::kValue) {
+        EXPECT_FALSE(of_layer.values_are_keys);
+      }
+      if (weight.weight != Weight::kKey) continue;
+      const std::int64_t parts = std::min<std::int64_t>(8, of_layer.kv_heads);
+      EXPECT_EQ(slices_of(weight, p).elements(weight), weight.elements() / parts);
+    }
+  }
+}
+
+// A low rank for decays and gates, or their own rows of the product in.
+TEST(HfHybrids, KimiDeltaHasALowRankOrNone) {
+  const Recurrence low = read(kimi_linear()).recurrence;
+  EXPECT_EQ(low.product_width(), 3 * 4096 + 32);
+  EXPECT_EQ(low.latent_width(), 2 * 128);
+  EXPECT_EQ(low.up_width(), 2 * 4096);
+  json full = kimi_linear();
+  full["linear_attn_config"]["use_full_rank_gate"] = true;
+  const Recurrence high = read(full).recurrence;
+  EXPECT_EQ(high.product_width(), 5 * 4096 + 32);
+  EXPECT_EQ(high.latent_width() + high.up_width(), 0);
+}
+
+TEST(HfHybrids, WhatDoesNotFitTogetherIsRefused) {
+  json twice = kimi_linear(), missing = kimi_linear();
+  twice["linear_attn_config"]["kda_layers"].push_back(4);
+  EXPECT_THAT(problem_of(twice), HasSubstr("expected a layer that is listed once"));
+  missing["linear_attn_config"]["full_attn_layers"] = {4, 8, 12, 16, 20, 24};
+  EXPECT_THAT(problem_of(missing), HasSubstr("layer 27, which no list has"));
+  EXPECT_THAT(problem_of(kimi_linear({{"attn_res_block_size", 12}})),
+              HasSubstr("attn_res_block_size is 12"));
+  EXPECT_THAT(problem_of(falcon_h1({{"mamba_d_ssm", 4000}})),
+              HasSubstr("mamba_d_ssm is 4000, expected 4096, the 32 heads of 128"));
+  EXPECT_THAT(problem_of(jamba({{"attn_layer_offset", 8}})),
+              HasSubstr("attn_layer_offset is 8, expected an integer from 0 to 7"));
+  EXPECT_THAT(problem_of(nemotron3({{"hidden_size", 64}, {"num_hidden_layers", 2}})),
+              HasSubstr("hybrid_override_pattern is missing"));
+  EXPECT_THAT(
+      problem_of(nemotron3(
+          {{"hidden_size", 64}, {"num_hidden_layers", 2}, {"hybrid_override_pattern", "ME"}})),
+      HasSubstr("n_routed_experts is missing"));
+  EXPECT_THAT(problem_of(lfm2({{"layer_types", layers_of(16, {}, "mamba")}})),
+              HasSubstr("layer_types[0] is \"mamba\", expected conv or full_attention"));
+  EXPECT_THAT(problem_of(gemma4({{"hidden_size_per_layer_input", 256}})),
+              HasSubstr("hidden_size_per_layer_input is 256, expected 0"));
+  json halves = gemma4_31b();
+  halves["text_config"]["num_global_key_value_heads"] = 5;
+  EXPECT_THAT(problem_of(halves), HasSubstr("expected a divisor of the 32"));
+  EXPECT_THAT(problem_of({{"model_type", "bailing_hybrid"}, {"hidden_size", 64}}),
+              AllOf(HasSubstr("short_conv_kernel_size is missing"), HasSubstr("not modelled")));
+  EXPECT_THAT(problem_of({{"model_type", "zamba2"}}), HasSubstr("blocks of attention"));
+}
+
+}  // namespace
+}  // namespace shardwright
