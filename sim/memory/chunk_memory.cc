@@ -9,27 +9,25 @@ namespace {
 
 MemoryChange change_of(const Schedule& schedule, const Section& section, PassPart part) {
   MemoryChange change;
-  std::vector<std::pair<std::uint32_t, const MemoryAction*>> actions;
+  std::vector<MemoryAction> actions;
   for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
     const Block& block = schedule.blocks[b];
     const BlockPart here(schedule, block, part);
     actions.clear();
-    for (std::uint32_t i = 0; i < block.action_count; ++i) {
-      const MemoryAction& action = schedule.memory[block.first_action + i];
-      const std::uint32_t at = here.op_of(action);
-      if (here.has(at)) actions.emplace_back(at, &action);
-    }
+    for (std::uint32_t i = 0; i < block.action_count; ++i)
+      here.add_to(actions, schedule.memory[block.first_action + i]);
     if (part != PassPart::kAll) {
-      std::stable_sort(actions.begin(), actions.end(),
-                       [](const auto& one, const auto& other) { return one.first < other.first; });
+      std::stable_sort(
+          actions.begin(), actions.end(),
+          [](const MemoryAction& one, const MemoryAction& other) { return one.op < other.op; });
     }
     const auto look = [&change] {
       if (change.net.bytes > change.most.bytes) change.most = change.net;
     };
     follow_repeats(block.repeats, change.net, [&](std::int32_t) {
-      for (const auto& [at, action] : actions) {
-        if (!action->acquire) look();  // nothing is higher before it falls
-        change.net.add(*action);
+      for (const MemoryAction& action : actions) {
+        if (!action.acquire) look();  // nothing is higher before it falls
+        change.net.add(action);
       }
       look();
     });

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "sim/program/low_precision.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -13,6 +15,17 @@ bool touches(const Op& op, const MemoryAction& action) {
   };
   return std::any_of(std::begin(op.in), std::end(op.in), is_it) ||
          std::any_of(std::begin(op.out), std::end(op.out), is_it);
+}
+
+/// What a delayed operation keeps of a tensor that it touches.
+Bytes bytes_read(const Op& op, const MemoryAction& action) {
+  const bool is_gradient = op.kind == OpKind::kWeightGradient && op.in[0].tensor == action.tensor &&
+                           op.in[0].offset == action.offset;
+  if (!is_gradient || op.work.kind != WorkKind::kGemm || op.keeps_high_precision)
+    return action.bytes;
+  const double element =
+      op.narrow_input ? narrow_bytes(op.work.precision) : static_cast<double>(op.work.dtype_bytes);
+  return static_cast<Bytes>(element * static_cast<double>(op.work.m * op.work.k * op.work.groups));
 }
 
 }  // namespace
@@ -49,16 +62,36 @@ bool BlockPart::has(std::uint32_t index) const {
   return is_in(op(index), part_);
 }
 
-std::uint32_t BlockPart::op_of(const MemoryAction& action) const {
-  if (part_ == PassPart::kAll || action.acquire || action.offset == kAllUnits) return action.op;
-  std::uint32_t last = action.op;
-  bool delayed = op(action.op).deferrable;
+BlockPart::Release BlockPart::release_of(const MemoryAction& action) const {
+  Release release;
+  Bytes read = 0;
   for (std::uint32_t i = 0; i < block_.op_count; ++i) {
-    if (!op(i).deferrable || !touches(op(i), action)) continue;
-    last = delayed ? std::max(last, i) : i;
-    delayed = true;
+    if (!op(i).deferrable || (i != action.op && !touches(op(i), action))) continue;
+    release.delayed = i;
+    read += bytes_read(op(i), action);
   }
-  return last;
+  release.kept = std::min(read, action.bytes);
+  release.prompt = action.op;
+  const auto is_prompt = [&] {
+    return !op(release.prompt).deferrable && touches(op(release.prompt), action);
+  };
+  if (release.kept == action.bytes || !op(action.op).deferrable) return release;
+  while (release.prompt > 0 && !is_prompt()) --release.prompt;
+  return release;
+}
+
+void BlockPart::add_to(std::vector<MemoryAction>& actions, const MemoryAction& action) const {
+  const auto add = [&](std::uint32_t at, Bytes bytes) {
+    if (!has(at)) return;
+    actions.push_back(action);
+    actions.back().op = at;
+    actions.back().bytes = bytes;
+  };
+  if (part_ == PassPart::kAll || action.acquire || action.offset == kAllUnits)
+    return add(action.op, action.bytes);
+  const Release release = release_of(action);
+  if (release.kept < action.bytes) add(release.prompt, action.bytes - release.kept);
+  if (release.kept > 0) add(release.delayed, release.kept);
 }
 
 }  // namespace shardwright::sim

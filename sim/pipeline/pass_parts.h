@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "sim/core/action.h"
 #include "sim/core/pipeline_shape.h"
@@ -38,12 +39,19 @@ class BlockPart {
       : schedule_(schedule), block_(block), part_(part) {}
 
   bool has(std::uint32_t op) const;
-  /// The operation at which the action happens: a tensor that delayed operations read stays until
-  /// the last of them.
-  std::uint32_t op_of(const MemoryAction& action) const;
+  /// Appends what happens of the action in this part. Delayed operations keep what they read of a
+  /// tensor, of an output's gradient in fp8 the cast one: what is let go of before them is less
+  /// than the tensor, and they let go of the rest.
+  void add_to(std::vector<MemoryAction>& actions, const MemoryAction& action) const;
 
  private:
   const Op& op(std::uint32_t index) const { return schedule_.ops[block_.first_op + index]; }
+  /// When what no delayed operation reads of the tensor goes, and what they read.
+  struct Release {
+    std::uint32_t prompt = 0, delayed = 0;
+    Bytes kept = 0;
+  };
+  Release release_of(const MemoryAction& action) const;
 
   const Schedule& schedule_;
   const Block& block_;

@@ -105,11 +105,11 @@ class ChunkCopier {
       place[i] = static_cast<std::uint32_t>(to_.ops.size()) - block.first_op;
       copy(from_.ops[of.first_op + i], peer);
     }
-    for (std::uint32_t i = 0; i < of.action_count; ++i) {
-      MemoryAction action = from_.memory[of.first_action + i];
-      const std::uint32_t at = here.op_of(action);
-      if (!here.has(at)) continue;
-      action.op = place[at];
+    std::vector<MemoryAction> actions;
+    for (std::uint32_t i = 0; i < of.action_count; ++i)
+      here.add_to(actions, from_.memory[of.first_action + i]);
+    for (MemoryAction& action : actions) {
+      action.op = place[action.op];
       action.stream = streams_[action.stream];
       if (action.used_on != 0xff) action.used_on = streams_[action.used_on];
       to_.memory.push_back(action);

@@ -234,6 +234,7 @@ void lower_precision(const ProgramWriter& writer, Ops& list) {
       const double inputs = f(op.work.n) * f(op.work.k), gradients = f(op.work.m) * f(op.work.k);
       result.push_back(eager_cast(writer, inputs, inputs + gradients));
     }
+    if (op.kind == OpKind::kWeightGradient && !eager_casts(writer)) op.narrow_input = true;
     if (!reads_again) {
       Op quantize = cast_before(writer, op, arrives);
       if (after_norm > 0 && forward && norms_cast(writer))
@@ -268,9 +269,13 @@ double weight_cast_bytes(const Plan& plan, bool transposes) {
   return cast_of(plan, transposes).bytes;
 }
 
+double narrow_bytes(Precision precision) {
+  if (precision == Precision::kNvfp4) return 0.5625;
+  return precision == Precision::kFp8 ? 1 : 2;
+}
+
 double saved_input_bytes(const Plan& plan) {
-  if (!narrow(plan)) return 2;
-  return plan.numerics.precision == Precision::kNvfp4 ? 0.5625 : 1;
+  return narrow_bytes(plan.numerics.precision);
 }
 
 double weight_bytes(const Plan& plan, const Stack& stack, const Gpu& gpu) {

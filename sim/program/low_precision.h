@@ -53,6 +53,9 @@ bool gathers_narrow_weights(const Plan& plan);
 /// `transposes`: GEMMs in fp8 want a transposed copy, too.
 double weight_cast_bytes(const Plan& plan, bool transposes);
 
+/// Bytes of an element that a product in that precision reads.
+double narrow_bytes(Precision precision);
+
 /// Bytes of one element that backward keeps of a product's input.
 double saved_input_bytes(const Plan& plan);
 

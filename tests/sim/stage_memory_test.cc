@@ -79,37 +79,72 @@ TEST(StageMemoryTest, WhatLivesIsWhatFormulasCount) {
   EXPECT_GT(compared, 200);
 }
 
-// Of every product its input and the gradient of its output; of the head the gradient of the logits
-// in the type of the weights, its fp32 ones are gone.
+/// What a chunk of so many layers of the third part has allocated between a backward pass and the
+/// weight gradients that it put off.
+MemoryLevel put_off(const Model& model, const Plan& plan, std::int64_t layers, bool head = false) {
+  const profiles::Profile& profile = h100();
+  const LayerPrograms programs(model, plan, profile.stack, profile.cluster.gpu);
+  ChunkContent content = partition_layers(model, plan, profile.stack)[3];
+  content.layers = layers;
+  content.recomputed = plan.ckpt_layers > 0 ? layers : 0;
+  content.head = head;
+  Schedule chunk;
+  lower_chunk(model, plan, profile.stack, profile.cluster, programs, content, chunk,
+              ChunkUse::kWalked);
+  ChunkMemory memory(chunk);
+  MemoryChange both = memory.of(ChunkSection::kForward);
+  both.add(memory.of(ChunkSection::kBackward, PassPart::kPrompt));
+  return both.net;
+}
+
+// Of every product its input and the gradient of its output, in the type in which they are
+// multiplied; of the head the gradient of the logits in the type of the weights, its fp32 ones are
+// gone.
 TEST(StageMemoryTest, DeferredWeightGradientsHoldWhatTheyRead) {
   const Model model = llama_70b();
-  const profiles::Profile& profile = h100();
   Plan plan = plan_of(64, 1, 8, 64);
   plan.parallel.pp_schedule = PipelineKind::kZb1p;
   const double tokens = f(plan.seq_len * plan.micro_batch);
   const double h = f(model.hidden), ffn = f(model.ffn), kv = f(model.kv_heads * model.head_dim);
   const double inputs = 3 * h + ffn, gradients = (h + 2 * kv) + h + 2 * ffn + h;
-  const std::vector<ChunkContent> parts = partition_layers(model, plan, profile.stack);
-  for (const bool recomputed : {false, true}) {
-    plan.recompute = recomputed ? Recompute::kFull : Recompute::kNone;
-    plan.ckpt_layers = recomputed ? model.layers : 0;
-    const LayerPrograms programs(model, plan, profile.stack, profile.cluster.gpu);
-    const auto deferred = [&](std::int64_t layers, bool head) {
-      ChunkContent content = parts[3];
-      content.layers = layers;
-      content.recomputed = recomputed ? layers : 0;
-      content.head = head;
-      Schedule chunk;
-      lower_chunk(model, plan, profile.stack, profile.cluster, programs, content, chunk,
-                  ChunkUse::kWalked);
-      ChunkMemory memory(chunk);
-      MemoryChange both = memory.of(ChunkSection::kForward);
-      both.add(memory.of(ChunkSection::kBackward, PassPart::kPrompt));
-      return both.net;
-    };
-    EXPECT_EQ(f(deferred(2, false).bytes - deferred(1, false).bytes),
-              2 * tokens * (inputs + gradients));
-    EXPECT_EQ(f(deferred(1, true).of(MemoryCategory::kLoss)), 2 * tokens * f(model.vocab));
+  for (const Precision precision : {Precision::kBf16, Precision::kFp8}) {
+    plan.numerics.precision = precision;
+    const double width = precision == Precision::kFp8 ? 1 : 2;
+    for (const bool recomputed : {false, true}) {
+      plan.recompute = recomputed ? Recompute::kFull : Recompute::kNone;
+      plan.ckpt_layers = recomputed ? model.layers : 0;
+      EXPECT_EQ(f(put_off(model, plan, 2).bytes - put_off(model, plan, 1).bytes),
+                width * tokens * (inputs + gradients));
+      EXPECT_EQ(f(put_off(model, plan, 1, true).of(MemoryCategory::kLoss)),
+                2 * tokens * f(model.vocab));
+    }
+  }
+}
+
+// Latent attention: of the keys that heads share and of the rotated ones nothing is left once the
+// gradients of the two products up are there.
+TEST(StageMemoryTest, DeferredWeightGradientsOfLatentAttentionHoldNoKeys) {
+  const Model model = load_model(profiles::data_dir() / "models", "deepseek-v3");
+  Plan plan = plan_of(64, 1, 8, 64);
+  plan.parallel.pp_schedule = PipelineKind::kZb1p;
+  plan.parallel.ep = 8;
+  plan.parallel.expert_load = ExpertLoad{Routing::kBalanced, {}, {}};
+  const double h = f(model.hidden), heads = f(model.heads);
+  const LatentAttention& l = model.latent;
+  const double queries = heads * f(l.nope_dim + l.rope_dim), up = heads * f(l.nope_dim + l.v_dim);
+  const double latents = f(l.q_rank + l.kv_rank + l.rope_dim);
+  const double chosen = f(model.experts.per_token), ffn = f(model.experts.ffn);
+  const double shared = f(model.experts.shared_ffn);
+  const double inputs = h + heads * f(l.v_dim) + h + chosen * (h + ffn) + shared;
+  const double gradients = queries + up + latents + h + chosen * (2 * ffn + h) + 2 * shared + h;
+  const double tokens = f(plan.seq_len * plan.micro_batch);
+  for (const Precision precision : {Precision::kBf16, Precision::kFp8}) {
+    plan.numerics.precision = precision;
+    const double width = precision == Precision::kFp8 ? 1 : 2;
+    // Normed latents stay in bf16; the scores of the router.
+    const double rest = 2 * latents + 4 * f(model.experts.count);
+    EXPECT_NEAR(f(put_off(model, plan, 2).bytes - put_off(model, plan, 1).bytes) / tokens,
+                width * (inputs + gradients) + rest, 0.003 * width * (inputs + gradients));
   }
 }
 

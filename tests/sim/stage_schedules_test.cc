@@ -116,6 +116,8 @@ TEST(StageSchedules, ExpertsCanBeWalked) {
   for (Plan plan : pipelines()) {
     plan.parallel.ep = 2;
     expect_walkable(plan, h100(), model);
+    plan.numerics.precision = Precision::kFp8;
+    expect_walkable(plan, h100(), model);
   }
 }
 

@@ -140,9 +140,14 @@ class StageWalk {
     if (action.offset == kAllUnits) {
       std::erase_if(rank.live,
                     [&](const auto& entry) { return std::get<0>(entry.first) == action.tensor; });
-    } else if (rank.live.erase(key_of(*rank.schedule, at, action.tensor, action.offset)) == 0) {
+      return;
+    }
+    const auto found = rank.live.find(key_of(*rank.schedule, at, action.tensor, action.offset));
+    if (found == rank.live.end() || found->second < action.bytes) {
       fault(r, fmt::format("{} lets go of {}, which is not there", describe(*rank.schedule, at),
                            name_of(action.tensor)));
+    } else if ((found->second -= action.bytes) == 0) {  // of some only its cast stays for a while
+      rank.live.erase(found);
     }
   }
 
