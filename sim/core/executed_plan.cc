@@ -61,6 +61,12 @@ void check_executed(const Plan& plan, std::string_view expected) {
                      "the executor runs data, tensor and pipeline parallelism only", expected);
 }
 
+std::string untrained(const Plan& plan, const Model& model) {
+  if (std::string why = untrained_precision(model, plan); !why.empty()) return why;
+  const std::string beyond = beyond_execution(plan);
+  return beyond.empty() ? "" : beyond + ", and run does not train so";
+}
+
 void check_run(const Plan& plan, const Model& model) {
   check_trained_precision(model, plan);
   check_executed(plan, "a plan without it");

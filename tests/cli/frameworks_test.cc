@@ -22,6 +22,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using testing::expect_error;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 using ::testing::StartsWith;
@@ -92,6 +93,9 @@ TEST(Frameworks, EachHasALineThatForAnswers) {
   const ProgramResult text = run(kEight);
   EXPECT_THAT(text.out, AllOf(HasSubstr("In your framework"), HasSubstr("\ntorchtitan "),
                               HasSubstr("\nfsdp2 "), HasSubstr("\ndeepspeed ")));
+  // Whose strategy has the name of the software says it once.
+  EXPECT_THAT(answer.at("lead").get<std::string>(),
+              AllOf(HasSubstr(" in a PyTorch script, "), Not(HasSubstr("FSDP2 fsdp2"))));
 }
 
 TEST(Frameworks, WhatOneCannotBeToldIsOneSentence) {

@@ -86,6 +86,9 @@ TEST(RunsHere, ARefusalNamesWhatIsInTheWay) {
   EXPECT_THAT(why_not({"--tp", "2", "--precision", "fp8"}),
               HasSubstr("precision is fp8 and tp is 2"));
   EXPECT_THAT(why_not({"--lora", "8"}), HasSubstr("lora is 8"));
+  // The order of `run`: the precision first.
+  EXPECT_THAT(why_not({"--tp", "2", "--precision", "fp8", "--fp8-recipe", "block"}),
+              HasSubstr("fp8_recipe is block, which run does not train with"));
   EXPECT_THAT(why_not({"--precision", "fp8", "--fp8-recipe", "block"}),
               HasSubstr("expected tensorwise, rowwise or mxfp8"));
   EXPECT_THAT(why_not({"--strategy", "fsdp2-hpz"}), HasSubstr("fsdp2-hpz"));

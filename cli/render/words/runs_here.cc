@@ -9,17 +9,14 @@
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/core/trained_families.h"
-#include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
 namespace {
 
 std::string why_not(const Model& model, const Plan& plan) {
-  if (const std::string beyond = beyond_execution(plan); !beyond.empty())
-    return fmt::format("{}, and run does not train so", beyond);
   if (!is_trained_family(model.family))
     return fmt::format("the executor trains no models of the family {}", model.family);
-  if (std::string why = untrained_precision(model, plan); !why.empty()) return why;
+  if (std::string why = untrained(plan, model); !why.empty()) return why;
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (!strategy.native && !strategy.native_twin)
     return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);

@@ -89,6 +89,13 @@ std::string way_out_sentence(const TuningQuestion& question, const tuner::Tuning
                      thousands(p.time.tokens_per_s), way.flags);
 }
 
+/// "torchtitan fsdp2, tp 4"; of scripts of one's own the strategy alone says the software.
+std::string framework_plan_words(const FrameworkLine& line) {
+  std::string words = plan_words(line.best->plan());
+  if (line.name != "fsdp2") return fmt::format("{} {}", line.title, words);
+  return words.insert(std::min(words.find(','), words.size()), " in a PyTorch script");
+}
+
 std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
   const sim::Prediction& p = tuning.top.front().prediction;
   std::string text = fmt::format("Take {} on {}: {} tokens/s, {} of {} of memory.",
@@ -99,7 +106,7 @@ std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& t
     const bool asked_for = line.name == "torchtitan" || line.name == "fsdp2";
     if (!asked_for || !line.best || line.best->plan() == p.plan) continue;
     others.push_back(fmt::format(
-        "with {} {}, {}", line.title, plan_words(line.best->plan()),
+        "with {}, {}", framework_plan_words(line),
         cost_words(question.criteria.objective, line.best->score / tuning.top.front().score - 1)));
   }
   if (others.empty()) return text;
