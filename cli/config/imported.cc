@@ -287,6 +287,7 @@ const std::vector<ConfigFormat>& config_formats() {
   static const std::vector<ConfigFormat> formats = {
       {"torchtune", "torchtune", is_torchtune, read_torchtune},
       {"llama-factory", "LLaMA-Factory", is_llama_factory, read_llama_factory},
+      {"unsloth", "Unsloth", is_unsloth, read_unsloth},
       {"torchtitan", "torchtitan", is_torchtitan, read_torchtitan},
       {"axolotl", "axolotl", is_axolotl, read_axolotl},
       {"accelerate", "Accelerate", is_accelerate, read_accelerate},

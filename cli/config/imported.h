@@ -134,6 +134,8 @@ bool is_axolotl(const SettingBox& box);
 void read_axolotl(SettingBox& box, ImportedConfig& to);
 bool is_llama_factory(const SettingBox& box);
 void read_llama_factory(SettingBox& box, ImportedConfig& to);
+bool is_unsloth(const SettingBox& box);
+void read_unsloth(SettingBox& box, ImportedConfig& to);
 bool is_torchtune(const SettingBox& box);
 void read_torchtune(SettingBox& box, ImportedConfig& to);
 bool is_megatron(const SettingBox& box);

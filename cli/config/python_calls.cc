@@ -39,7 +39,7 @@ std::string last_part(const std::string& dotted) {
 /// What hands on the settings that it is given: copies, casts, "to_graph_trainer_config(base)".
 bool hands_on(const std::string& callee) {
   const std::string name = last_part(callee);
-  return name == "deepcopy" || name == "copy" || name == "replace" ||
+  return name == "deepcopy" || name == "copy" || name == "replace" || name == "get_peft_model" ||
          (name.starts_with("to_") && name.ends_with("config"));
 }
 
@@ -390,8 +390,10 @@ void PythonEvaluator::assign(const PythonExpression& target, PythonValue* value,
     }
   } else if (target.kind == Tree::kList) {
     for (std::size_t i = 0; i < target.parts.size(); ++i) {
-      PythonValue* item = value->kind == Is::kList && i < value->items.size()
-                              ? value->items[i]
+      // "model, tokenizer = from_pretrained(...)": the first is what the call makes.
+      PythonValue* item = value->kind == Is::kList && i < value->items.size() ? value->items[i]
+                          : value->kind == Is::kObject && i == 0
+                              ? value
                               : make(Is::kUnknown, fmt::format("{}[{}]", value->text, i));
       assign(*target.parts[i], item, scope);
     }

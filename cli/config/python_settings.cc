@@ -12,6 +12,7 @@
 //
 // What a function returns, or sets attributes of, is the whole config. A call is the value of its
 // key, with its first argument where that is plain, and its keyword arguments are keys below it.
+// Of scripts that import Unsloth all that calls outside of functions are given counts.
 // "begins_with" names the function of another module that a config begins from, where that module
 // is not at hand; a key with "?" is set only if what its value says holds.
 #include <fmt/core.h>
@@ -93,6 +94,11 @@ Settings parse_python(std::string_view text, const std::string& name, const std:
   PythonEvaluator module(name, folder);
   const std::vector<std::string> functions = module.read(text);
   Settings settings;
+  // What a script of Unsloth's calls is given: its functions prepare data.
+  const std::vector<PythonImport> imports = module.imports();
+  const bool calls = std::any_of(imports.begin(), imports.end(),
+                                 [](const PythonImport& one) { return one.module == "unsloth"; });
+  if (calls && function.empty()) return settings_of(module.outside(true), name);
   add_family(module, folder, name, settings);
   std::vector<std::string> set_something;
   Settings chosen;

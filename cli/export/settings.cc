@@ -32,6 +32,7 @@ const std::vector<Trainer>& trainers() {
       {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings},
       {"axolotl", "axolotl", "config (YAML)", "#", axolotl_settings},
       {"llama-factory", "LLaMA-Factory", "config (YAML)", "#", llama_factory_settings},
+      {"unsloth", "Unsloth", "script (Python)", "#", unsloth_settings},
       {"torchtune", "torchtune", "0.6 config (YAML)", "#", torchtune_settings},
       {"megatron-lm", "Megatron-LM", "arguments (bash)", "#", megatron_lm_settings},
       {"megatron-bridge", "Megatron-Bridge", "0.3 recipe (Python)", "#", megatron_bridge_settings}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan as settings for another trainer: torchtitan, Accelerate, YaFSDP, DeepSpeed, axolotl,
-// LLaMA-Factory, torchtune, Megatron-LM, Megatron-Bridge.
+// LLaMA-Factory, Unsloth, torchtune, Megatron-LM, Megatron-Bridge.
 //
 // A plan says more than any of them can be told. Whatever a trainer cannot express becomes a Remark
 // and never vanishes, and `as_run` is the plan that the trainer then follows, so that what is lost
@@ -56,6 +56,7 @@ TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings axolotl_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings llama_factory_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings unsloth_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings torchtune_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings megatron_lm_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& plan);

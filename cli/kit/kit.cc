@@ -138,6 +138,8 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
       job.launch += " --deepspeed_config deepspeed.json";
     } else if (trainer.name == "yafsdp") {
       job.settings_file = "yafsdp_settings.py";
+    } else if (trainer.name == "unsloth") {
+      job.settings_file = "unsloth_plan.py";
     } else if (trainer.name == "megatron-bridge") {
       job.settings_file = "shardwright_plan.py";
       job.loads_settings = true;
@@ -150,7 +152,8 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
     } else {
       throw Error(
           fmt::format("{} settings have no kit yet, expected --format torchtitan, accelerate, "
-                      "yafsdp, deepspeed, megatron-lm, megatron-bridge, axolotl or llama-factory",
+                      "yafsdp, deepspeed, megatron-lm, megatron-bridge, axolotl, llama-factory or "
+                      "unsloth",
                       trainer.name));
     }
   }

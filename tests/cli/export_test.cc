@@ -378,7 +378,8 @@ TEST(Export, RefusesInOneSentence) {
   expect(shardwright({"export", "--plan", plan, "--format", "deepsped"}), 3,
          "--format is 'deepsped', but it must be one of torchtitan, torchtitan-main, "
          "torchtitan-0.2, accelerate, "
-         "yafsdp, deepspeed, axolotl, llama-factory, torchtune, megatron-lm, megatron-bridge, "
+         "yafsdp, deepspeed, axolotl, llama-factory, unsloth, torchtune, megatron-lm, "
+         "megatron-bridge, "
          "did you mean 'deepspeed'?");
   expect(shardwright({"export", "--plan", plan}), 2, "--format is required");
   expect(shardwright({"export", "--plan", plan, "--format", "yafsdp", "--strategy", "ddp"}), 3,

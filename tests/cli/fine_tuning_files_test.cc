@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards files of axolotl, LLaMA-Factory and torchtune, out and in: what is exported means the plan
-// that export says will run, and files of the shapes that those projects ship are read.
+// Guards files of axolotl, LLaMA-Factory, Unsloth and torchtune, out and in: what is exported means
+// the plan that export says will run, and files of the shapes that those projects ship are read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,9 +56,9 @@ TEST(FineTuningFiles, WhatIsExportedMeansThePlanThatRuns) {
       {"--strategy", "hsdp", "--gpus", "32", "--shard-group", "8"},
       {"--strategy", "fsdp2", "--gpus", "8", "--reduce-dtype", "bf16", "--master-dtype", "bf16",
        "--moment-dtype", "bf16"}};
-  for (const char* format : {"axolotl", "llama-factory", "torchtune"}) {
+  for (const std::string format : {"axolotl", "llama-factory", "torchtune", "unsloth"}) {
     for (const std::vector<std::string>& plan : plans) {
-      const std::string file = temp_path(std::string(format) + ".yaml");
+      const std::string file = temp_path(format + (format == "unsloth" ? ".py" : ".yaml"));
       std::vector<std::string> arguments{"export",       "--format",  format,     "--model",
                                          "llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len",
                                          "4096",         "--out",     file,       "--json"};
@@ -151,6 +151,116 @@ TEST(FineTuningFiles, LlamaFactorysExamplesAreRead) {
   refused("use_galore: true\n", "use_galore is 'true'");
 }
 
+// The shape of Unsloth's notebooks.
+const std::string kUnslothScript = R"(from unsloth import FastLanguageModel
+import torch
+from datasets import load_dataset
+from trl import SFTTrainer, SFTConfig
+max_seq_length = 2048
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name = "unsloth/Meta-Llama-3.1-8B-bnb-4bit",
+    max_seq_length = max_seq_length,
+    dtype = None,
+    load_in_4bit = True,
+)
+model = FastLanguageModel.get_peft_model(
+    model,
+    r = 32,
+    target_modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    lora_alpha = 16,
+    lora_dropout = 0,
+    bias = "none",
+    use_gradient_checkpointing = True,
+    random_state = 3407,
+    use_rslora = False,
+    loftq_config = None,
+)
+def formatting_prompts_func(examples):
+    texts = [one + tokenizer.eos_token for one in examples["text"]]
+    return {"text": texts}
+dataset = load_dataset("yahma/alpaca-cleaned", split = "train")
+dataset = dataset.map(formatting_prompts_func, batched = True)
+trainer = SFTTrainer(
+    model = model,
+    tokenizer = tokenizer,
+    train_dataset = dataset,
+    dataset_text_field = "text",
+    max_seq_length = max_seq_length,
+    packing = True,
+    args = SFTConfig(
+        per_device_train_batch_size = 2,
+        gradient_accumulation_steps = 8,
+        warmup_steps = 5,
+        max_steps = 60,
+        learning_rate = 2e-4,
+        logging_steps = 1,
+        optim = "adamw_8bit",
+        weight_decay = 0.01,
+        lr_scheduler_type = "linear",
+        seed = 3407,
+        output_dir = "outputs",
+        report_to = "none",
+    ),
+)
+trainer_stats = trainer.train()
+)";
+
+TEST(FineTuningFiles, UnslothsScriptsAreRead) {
+  const json answer = read_in(written("unsloth.py", kUnslothScript), {"--gpus", "1"});
+  EXPECT_EQ(answer.at("format"), "unsloth");
+  EXPECT_EQ(answer.at("model"), "llama-3.1-8b");
+  const json& plan = answer.at("plan");
+  EXPECT_EQ(plan.at("strategy"), "single");
+  EXPECT_EQ(plan.at("lora"), 32);
+  EXPECT_EQ(plan.at("quantize"), "nf4");
+  EXPECT_EQ(plan.at("optimizer"), "adamw-8bit");
+  EXPECT_EQ(plan.at("seq_len"), 2048);
+  EXPECT_EQ(plan.at("micro_batch"), 2);
+  EXPECT_EQ(plan.at("grad_accum"), 8);
+  EXPECT_EQ(plan.at("ckpt_layers"), 32);
+  EXPECT_EQ(plan.at("loss_chunks"), 16);
+  EXPECT_FALSE(left_over(answer)) << answer.at("not_taken").dump();
+  // What a script leaves to Unsloth is what Unsloth takes.
+  const json bare = read_in(
+      written("bare.py",
+              "from unsloth import FastLanguageModel\nfrom trl import SFTConfig, SFTTrainer\n"
+              "model, tokenizer = FastLanguageModel.from_pretrained('unsloth/Llama-3.2-1B', "
+              "model_name='unsloth/Llama-3.2-1B', max_seq_length=4096, load_in_4bit=False)\n"
+              "model = FastLanguageModel.get_peft_model(model)\n"
+              "trainer = SFTTrainer(model=model, args=SFTConfig(output_dir='o'))\n"),
+      {"--gpus", "2"});
+  EXPECT_EQ(bare.at("plan").at("strategy"), "ddp");
+  EXPECT_EQ(bare.at("plan").at("lora"), 16);
+  EXPECT_FALSE(bare.at("plan").contains("quantize"));
+  EXPECT_EQ(bare.at("plan").at("micro_batch"), 4);
+  EXPECT_EQ(bare.at("plan").at("grad_accum"), 2);
+  EXPECT_EQ(bare.at("plan").at("optimizer"), "adamw-8bit");
+}
+
+// The shape of studio/backend/assets/configs/lora_text.yaml.
+TEST(FineTuningFiles, UnslothsYamlIsRead) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const std::string yaml =
+      "model: unsloth/Llama-3.2-1B\ndata:\n  dataset: tatsu-lab/alpaca\n  format_type: auto\n"
+      "training:\n  training_type: lora\n  max_seq_length: 2048\n  load_in_4bit: true\n"
+      "  num_epochs: 1\n  learning_rate: 0.0002\n  batch_size: 2\n"
+      "  gradient_accumulation_steps: 4\n  packing: true\n  train_on_completions: false\n"
+      "  gradient_checkpointing: 'none'\nlora:\n  lora_r: 64\n  lora_alpha: 16\n"
+      "  target_modules: 'q_proj,k_proj'\nlogging:\n  enable_wandb: false\n";
+  const json answer = read_in(written("studio.yaml", yaml), {"--gpus", "1"});
+  EXPECT_EQ(answer.at("format"), "unsloth");
+  EXPECT_EQ(answer.at("plan").at("lora"), 64);
+  EXPECT_EQ(answer.at("plan").at("quantize"), "nf4");
+  EXPECT_EQ(answer.at("plan").at("grad_accum"), 4);
+  EXPECT_EQ(answer.at("plan").at("ckpt_layers"), 0);
+  EXPECT_FALSE(left_over(answer)) << answer.at("not_taken").dump();
+  std::string other = yaml;
+  other.replace(other.find("type: lora"), 10, "type: grpo");
+  shardwright::testing::expect_error(
+      tool({"import-config", written("no.yaml", other), "--cluster", "dgx-h100"}), 3,
+      "training.training_type is 'grpo', expected lora or full");
+}
+
 // The shape of recipes/configs/llama3_1/8B_qlora_single_device.yaml.
 const std::string kTune = R"(model:
   _component_: torchtune.models.llama3_1.qlora_llama3_1_8b
@@ -240,7 +350,7 @@ TEST(FineTuningFiles, WhatTheyCannotBeToldIsRefusedOrSaid) {
     more.insert(more.end(), on.begin(), on.end());
     return tool(more);
   };
-  for (const char* format : {"axolotl", "llama-factory", "torchtune"}) {
+  for (const char* format : {"axolotl", "llama-factory", "torchtune", "unsloth"}) {
     shardwright::testing::expect_error(
         exported({"--format", format, "--stack", "megatron-core", "--tp", "2"}), 3,
         "divides data alone, expected --format torchtitan");
