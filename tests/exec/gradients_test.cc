@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <sstream>
 #include <string>
 
@@ -16,7 +17,7 @@
 #include "exec/train/train_state.h"
 #include "sim/core/hf/config.h"
 #include "tests/exec/reference_model.h"
-#include "tests/exec/training.h"
+#include "tests/exec/staged_training.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::exec {
@@ -127,28 +128,27 @@ std::vector<double> numbers_of(const SafetensorsFile& file, const std::string& n
   return {std::istream_iterator<double>(words), {}};
 }
 
-/// The stored model on `replicas` times `tp` ranks; a replica has one of its two sequences, or one
-/// after the other.
-void compare_with_transformers(const std::string& name, Strategy strategy, std::int64_t replicas,
-                               std::int64_t tp = 1) {
-  SCOPED_TRACE(fmt::format("{} replicas of {} tensor ranks", replicas, tp));
+/// The stored model at a layout; a replica has one of its two sequences, or one after the other.
+void compare_with_transformers(const std::string& name, Strategy strategy, StagedLayout layout) {
+  layout.accum = 2 / layout.dp;
+  SCOPED_TRACE(words_of(layout));
   const std::filesystem::path folder =
       std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "reference" / name;
   const SafetensorsModel stored(folder);
   const SafetensorsFile reference(folder / "reference.safetensors");
   Training training;
   training.model = parse_hf_config(file_text(folder / "config.json"), "config.json", name);
-  training.plan = tiny_plan(strategy, replicas * tp, 2 / replicas);
-  training.plan.parallel.tp = tp;
+  training.plan = staged_plan(strategy, layout);
   training.plan.seq_len = 24;
   training.max_norm = 1;
   const std::vector<double> losses = numbers_of(reference, "losses");
   const std::vector<double> norms = numbers_of(reference, "norms");
   training.steps = static_cast<int>(losses.size());
+  std::mutex mutex;
   std::map<std::string, StoredForm> forms;
   training.prepare = [&](Executor& executor) {
     load_weights(executor, stored, name);
-    if (executor.world().rank() > 0) return;
+    const std::lock_guard lock(mutex);
     for (const ParameterTensor& tensor : executor.layout().tensors()) {
       forms[tensor.name] = tensor.stored;
     }
@@ -156,9 +156,10 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
   const StoredTensor& tokens = *reference.find("tokens");
   std::vector<std::int32_t> sequences(static_cast<std::size_t>(tokens.spec.elements()));
   reference.read(tokens, 0, std::as_writable_bytes(std::span(sequences)));
+  const RankMesh mesh(training.plan, 1);
   training.batch = [&](int, int rank) {
     Batch batch;
-    for (std::int64_t m = rank / tp; m < 2; m += replicas) {
+    for (std::int64_t m = mesh.place_of(rank).dp; m < 2; m += layout.dp) {
       const auto first = sequences.begin() + 25 * m;
       batch.tokens.insert(batch.tokens.end(), first, first + 24);
       batch.targets.insert(batch.targets.end(), first + 1, first + 25);
@@ -185,26 +186,43 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
   }
 }
 
-class Transformers : public ::testing::TestWithParam<const char*> {};
+constexpr PipelineKind k1f1b = PipelineKind::kOneForwardOneBackward;
+
+class Transformers : public ::testing::TestWithParam<std::string> {
+ protected:
+  void compare(Strategy strategy, const StagedLayout& layout) {
+    compare_with_transformers(GetParam(), strategy, layout);
+  }
+  std::int64_t tp() const { return GetParam() == "mpt" ? 3 : 2; }  // it has three heads
+};
 
 TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
-  compare_with_transformers(GetParam(), Strategy::kSingle, 1);
-  compare_with_transformers(GetParam(), Strategy::kYafsdp, 2);
+  compare(Strategy::kSingle, {k1f1b, 1, 1});
+  compare(Strategy::kYafsdp, {k1f1b, 1, 1, 1, 2});
 }
 
 TEST_P(Transformers, GiveTheSameOnTensorRanks) {
-  const std::string name = GetParam();
-  const std::int64_t tp = name == "mpt" ? 3 : 2;  // it has three heads
-  compare_with_transformers(name, Strategy::kYafsdp, 1, tp);
-  compare_with_transformers(name, Strategy::kFsdp2, 2, tp);
+  compare(Strategy::kYafsdp, {k1f1b, tp(), 1});
+  compare(Strategy::kFsdp2, {k1f1b, tp(), 1, 1, 2});
+}
+
+// Chunks of two stages with two chunks each are the embedding, each layer and the head.
+TEST_P(Transformers, GiveTheSameInPipelines) {
+  compare(Strategy::kYafsdp, {k1f1b, 1, 2});
+  compare(Strategy::kZero1, {PipelineKind::kGpipe, tp(), 2});
+  compare(Strategy::kFsdp2, {PipelineKind::kInterleaved, tp(), 2, 2});
+  compare(Strategy::kZero2, {PipelineKind::kZb1p, tp(), 2});
+  compare(Strategy::kYafsdp, {PipelineKind::kZbv, 1, 2, 2});
+  compare(Strategy::kFsdp2NoReshard, {k1f1b, tp(), 2, 1, 2});
 }
 
 // Two or four ranks have the same key/value head.
 TEST(TransformersOnTensorRanks, GiveTheSameWhereRanksShareKeyValueHeads) {
   for (const char* name : {"gpt_bigcode", "llama", "phi3", "qwen2", "qwen3"}) {
     SCOPED_TRACE(name);
-    compare_with_transformers(name, Strategy::kYafsdp, 1, 4);
-    compare_with_transformers(name, Strategy::kZero2, 2, 4);
+    compare_with_transformers(name, Strategy::kYafsdp, {k1f1b, 4, 1});
+    compare_with_transformers(name, Strategy::kZero2, {k1f1b, 4, 1, 1, 2});
+    compare_with_transformers(name, Strategy::kYafsdp, {PipelineKind::kZb1p, 4, 2});
   }
 }
 
@@ -213,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4", "gpt2", "gpt_bigcode",
                       "gpt_neox", "helium", "llama", "llama3", "ministral", "mistral", "mpt",
                       "phi3", "qwen2", "qwen3", "seed_oss", "stablelm", "starcoder2", "vaultgemma"),
-    [](const ::testing::TestParamInfo<const char*>& model) { return std::string(model.param); });
+    [](const ::testing::TestParamInfo<std::string>& model) { return model.param; });
 
 }  // namespace
 }  // namespace shardwright::exec

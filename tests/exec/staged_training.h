@@ -20,6 +20,15 @@ inline std::string words_of(const StagedLayout& layout) {
                      layout.pp, layout.virtual_stages, layout.dp, layout.accum);
 }
 
+inline Plan staged_plan(Strategy strategy, const StagedLayout& layout) {
+  Plan plan = tiny_plan(strategy, layout.tp * layout.pp * layout.dp, layout.accum);
+  plan.parallel.tp = layout.tp;
+  plan.parallel.pp = layout.pp;
+  plan.parallel.virtual_stages = layout.virtual_stages;
+  if (layout.pp > 1) plan.parallel.pp_schedule = layout.kind;
+  return plan;
+}
+
 /// Six layers of the model; where it is `tied` its embedding is its head.
 inline Training staged(const Model& model, Strategy strategy, const StagedLayout& layout,
                        bool tied) {
@@ -27,11 +36,7 @@ inline Training staged(const Model& model, Strategy strategy, const StagedLayout
   training.model = model;
   training.model.layers = 6;
   training.model.tied_head = tied;
-  training.plan = tiny_plan(strategy, layout.tp * layout.pp * layout.dp, layout.accum);
-  training.plan.parallel.tp = layout.tp;
-  training.plan.parallel.pp = layout.pp;
-  training.plan.parallel.virtual_stages = layout.virtual_stages;
-  training.plan.parallel.pp_schedule = layout.kind;
+  training.plan = staged_plan(strategy, layout);
   training.steps = 2;
   training.options.poison = true;
   return training;
