@@ -29,7 +29,7 @@ std::string_view name_of(StreamMode mode);
 /// Throws Error naming the word and what is accepted.
 StreamMode stream_mode_from(std::string_view name);
 
-class HostDevice final : public Device {
+class HostDevice : public Device {
  public:
   /// Ranks of one process share `parallel`, which must outlive the device.
   HostDevice(kernels::host::Parallel& parallel, StreamMode mode, std::uint64_t shuffle_seed = 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/host/host_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -8,7 +9,7 @@ namespace shardwright::exec {
 
 void HostEvent::complete(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  completed_ = number;
+  completed_ = std::max(completed_, number);  // of two streams the later record may be done first
   // Under the lock, because a waiter may destroy the event as soon as it knows.
   changed_.notify_all();
 }

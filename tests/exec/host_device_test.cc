@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/host/host_device.h"
 
+#include <future>
 #include <string>
 
 #include "sim/core/base/error.h"
@@ -24,6 +25,21 @@ std::vector<DeviceCase> hosts() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Host, DeviceContract, ::testing::ValuesIn(hosts()), device_name);
+
+// Whoever waited for it would wait for ever.
+TEST(HostDevice, AnEventHasPassedWhicheverOfItsRecordsIsDoneFirst) {
+  kernels::host::Parallel parallel(1);
+  HostDevice device(parallel, StreamMode::kThreads);
+  const StreamId late = device.make_stream("late", 0), early = device.make_stream("early", 0);
+  const auto event = device.make_event();
+  std::promise<void> done;
+  device.call(late, [&] { done.get_future().wait(); });
+  device.record(late, *event);
+  device.record(early, *event);
+  device.call(early, [&] { done.set_value(); });
+  device.synchronize();
+  EXPECT_TRUE(event->has_passed());
+}
 
 TEST(HostDevice, NamesItsModes) {
   for (const StreamMode mode : kModes) EXPECT_EQ(stream_mode_from(name_of(mode)), mode);
