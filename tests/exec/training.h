@@ -71,8 +71,10 @@ struct Training {
   bool packs_documents = false;  // sequences hold several documents
   /// Makes the devices of ranks; without it they are the host.
   std::function<std::unique_ptr<Device>(int rank)> make_device;
-  /// Damages the schedule before it is run.
+  /// Damages the schedule before it is run, of stages the first one's.
   std::function<void(Schedule&)> change;
+  /// The same of all stages.
+  std::function<void(std::vector<Schedule>&)> change_stages;
   /// Gives the weights that training begins with; otherwise they come from a seed.
   std::function<void(Executor&)> prepare;
   /// Gives other batches than random ones.
@@ -157,6 +159,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
   std::vector<Schedule> stages =
       sim::step_schedules(training.model, training.plan, stack, training.gpus_per_node);
   if (training.change) training.change(stages.front());
+  if (training.change_stages) training.change_stages(stages);
   kernels::host::Parallel parallel(1);
   const RankMesh mesh(training.plan, stages.front().shard_ranks());
   LocalWorld world(mesh);
