@@ -7,6 +7,11 @@
 // Sums are added in the order of a ring and, for bf16, rounded at every hop. Calls answer
 // ncclInProgress first and enqueue only when the caller has asked again, so who does not wait
 // records its events too early. A rank that waits for a dead peer waits until it is aborted.
+//
+// It blocks where NCCL does: the calls of a communicator run one after the other in the order in
+// which its rank made them, whatever their streams; a send ends with its receive; the calls of a
+// group begin together; and the first call between two ranks of a communicator is in progress until
+// both have made one. So an order of calls that would hang hangs here.
 #pragma once
 
 #include <nccl.h>
@@ -29,7 +34,7 @@ struct FakeStream {
 
 struct NcclCall {
   std::string name;  // "ncclAllGather"
-  std::string comm;  // "world", "shard", "replicate"
+  std::string comm;  // "world", "shard", "forward messages"
   int rank = 0;      // in the communicator
   int ranks = 1;
   int world_rank = 0;
@@ -53,6 +58,9 @@ struct FakeNccl {
   int stuck_collective = 0;
   const char* last_error = "said by the fake";
   bool registers = true;  // whether memory can be registered
+  /// What a rank launches begins in the order in which it was launched, over all communicators, as
+  /// where streams share a queue of the hardware.
+  bool starts_in_order = false;
 };
 
 /// Forgets everything; no communicator may be alive.
