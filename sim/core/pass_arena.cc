@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "sim/core/base/check.h"
 #include "sim/core/memory_actions.h"
@@ -25,7 +26,8 @@ struct Life {
   Bytes bytes = 0;
   std::size_t begin = 0, end = kNowhere;
   bool is_message = false;
-  std::size_t sent_in = kNowhere;  // run of a section, where it is sent
+  std::size_t sent_in = kNowhere;      // run of a section, where it is sent
+  std::size_t followed_at = kNowhere;  // by the next message of its channel
 };
 
 class Lives {
@@ -43,8 +45,11 @@ class Lives {
       }
     });
     // A message is on its way during the next pass, whose tensors must not wait for that.
+    const bool waits_long = splits_second_chunk(schedule);
     for (Life& life : all) {
-      if (life.sent_in != kNowhere) life.end = ends_[std::min(life.sent_in + 1, ends_.size() - 1)];
+      if (life.sent_in == kNowhere) continue;
+      life.end = ends_[std::min(life.sent_in + 1, ends_.size() - 1)];
+      if (waits_long) life.end = std::max(life.end, std::min(life.followed_at, ends_.back()));
     }
   }
 
@@ -53,6 +58,15 @@ class Lives {
 
  private:
   using Key = std::tuple<Tensor, std::int32_t, std::int32_t>;  // unit, micro-batch
+  /// Such a schedule (zbv) sends what the other stage may take many passes later, and only then
+  /// sends what this one waits for: its messages keep their slots until the channel's next one,
+  /// before which they have been taken (sim/pipeline/rendezvous.h).
+  static bool splits_second_chunk(const Schedule& schedule) {
+    return std::any_of(schedule.sections.begin(), schedule.sections.end(), [](const Section& one) {
+      return one.pass && one.pass->chunk > 0 && one.pass->kind == PassKind::kBackwardWeight;
+    });
+  }
+
   /// Of a pass; what stages exchange when all are done has room where these were.
   static bool is_message(const Op& op) {
     return op.work.kind == WorkKind::kTransfer && op.phase == Phase::kPrepare;
@@ -77,7 +91,11 @@ class Lives {
     Life& life = all[found->second];
     life.end = first_of_op.size() - 1;
     life.is_message = life.is_message || is_message(op);
-    if (is_message(op)) life.sent_in = ends_.size() - 1;
+    if (is_message(op)) {
+      life.sent_in = ends_.size() - 1;
+      const auto [last, first] = last_sent_.try_emplace({op.peer, op.channel}, found->second);
+      if (!first) all[std::exchange(last->second, found->second)].followed_at = life.end;
+    }
     const Block& block = schedule_.blocks[at.block];
     if (op.stream != 0) life.end += block.op_count - 1 - (at.op - block.first_op);
     live_.erase(found);
@@ -85,6 +103,7 @@ class Lives {
 
   const Schedule& schedule_;
   std::map<Key, std::size_t> live_;
+  std::map<std::pair<std::int16_t, std::int16_t>, std::size_t> last_sent_;  // by peer and channel
   std::uint32_t section_ = 0;
   std::vector<std::size_t> ends_;  // of sections as they run, the last operation so far
 };

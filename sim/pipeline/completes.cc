@@ -30,14 +30,6 @@ struct StepChannel {
   std::size_t posted = 0, fetched = 0;  // of the walk
 };
 
-/// "forward 5 of chunk 1".
-std::string message_name(const StageMessage& message) {
-  if (!message.pass) return "the tied embedding's gradient";
-  const Action& pass = *message.pass;
-  return fmt::format("{} {} of chunk {}", pass.kind == PassKind::kForward ? "forward" : "backward",
-                     pass.micro_batch, pass.chunk);
-}
-
 [[noreturn]] void refuse_step(const std::string& why) {
   throw Error("a step of this pipeline would not end: " + why);
 }
@@ -66,14 +58,14 @@ class MessageWalk {
         refuse_step(fmt::format(
             "stage {} waits for the input of {} from stage {}, which sends {} messages on channel "
             "{} and not {}",
-            channel.to, message_name(*fetches[posts.size()]), channel.from, posts.size(),
+            channel.to, message_name(fetches[posts.size()]->pass), channel.from, posts.size(),
             channel.number, fetches.size()));
       }
       if (fetches.size() < posts.size()) {
         refuse_step(
             fmt::format("stage {} never takes {} of stage {}, whose channel {} has {} messages "
                         "where {} are taken",
-                        channel.to, message_name(*posts[fetches.size()]), channel.from,
+                        channel.to, message_name(posts[fetches.size()]->pass), channel.from,
                         channel.number, posts.size(), fetches.size()));
       }
     }
@@ -147,8 +139,8 @@ class MessageWalk {
     refuse_step(fmt::format(
         "stage {} takes message {} of channel {}, {} bytes of {}, for the {} bytes that {} expects "
         "from stage {}",
-        channel.to, k, channel.number, post.op->work.bytes, message_name(post),
-        fetch.op->work.bytes, message_name(fetch), channel.from));
+        channel.to, k, channel.number, post.op->work.bytes, message_name(post.pass),
+        fetch.op->work.bytes, message_name(fetch.pass), channel.from));
   }
 
   bool is_done(std::size_t stage) const { return next_[stage] == programs_[stage].size(); }
@@ -182,7 +174,7 @@ class MessageWalk {
     do {
       const StepChannel& channel = awaited(at);
       text += fmt::format("{} waits for {} from stage {}", at == stage ? "" : ", which",
-                          message_name(*channel.posts[channel.posted]), channel.from);
+                          message_name(channel.posts[channel.posted]->pass), channel.from);
       at = channel.from;
     } while (at != stage);
     return text;
@@ -195,6 +187,12 @@ class MessageWalk {
 };
 
 }  // namespace
+
+std::string message_name(const std::optional<Action>& pass) {
+  if (!pass) return "the tied embedding's gradient";
+  return fmt::format("{} {} of chunk {}", pass->kind == PassKind::kForward ? "forward" : "backward",
+                     pass->micro_batch, pass->chunk);
+}
 
 void check_completes(const std::vector<Schedule>& stages) {
   MessageWalk walk(stages);

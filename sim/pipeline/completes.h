@@ -9,10 +9,12 @@
 // fetch needs its message, a post waits for nobody (Communicator). Messages of a channel arrive in
 // order, so which post meets which fetch is no matter of time either, and is compared first.
 //
-// A transport that holds a post until its message is taken asks for more where it is in the way of
-// the stage's other operations; tests/sim/completes_test.cc counts for which schedules.
+// A transport that holds a post until its message is taken asks for more: rendezvous.h.
+// tests/sim/completes_test.cc counts which schedules complete over which transports.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "sim/core/schedule.h"
@@ -22,5 +24,8 @@ namespace shardwright::sim {
 /// Throws Error with a sentence that names a message that meets none or another one, or the stages
 /// that wait for one another and for what. `stages` are those of one pipeline, in order.
 void check_completes(const std::vector<Schedule>& stages);
+
+/// "forward 5 of chunk 1"; without a pass what stages exchange behind all of them.
+std::string message_name(const std::optional<Action>& pass);
 
 }  // namespace shardwright::sim
