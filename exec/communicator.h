@@ -62,9 +62,18 @@ class Communicator {
   virtual void send(StreamId stream, Array data, int to) = 0;
   virtual void receive(StreamId stream, Array data, int from) = 0;
   /// Messages of one channel between two ranks arrive in the order in which they are sent. Who
-  /// sends goes on at once, so that stages of a pipeline that send to each other cannot hang.
+  /// sends goes on at once, so that stages of a pipeline that send to each other cannot hang; or
+  /// its stream waits until the message is taken, and message_stream() keeps others from waiting.
   virtual void post(StreamId stream, Array data, int to, int channel) = 0;
   virtual void fetch(StreamId stream, Array data, int from, int channel) = 0;
+  /// The stream for messages to (`sends`) or from a rank on a channel: `stream`, or one that the
+  /// device is asked for. To be asked for before the first step.
+  virtual StreamId message_stream(StreamId stream, int /*peer*/, int /*channel*/, bool /*sends*/) {
+    return stream;
+  }
+  /// Connects whom messages go between, with one of `data` each way, so that no step has to. All
+  /// ranks call it together; the host waits for the others, not for the streams.
+  virtual void connect_messages(Array /*data*/) {}
 
   /// Memory of this size on every rank that collectives will read and write until leave(): some go
   /// faster then. All ranks call it together.

@@ -110,6 +110,19 @@ std::vector<StreamId> make_streams(const Schedule& schedule, Device& device) {
   return streams;
 }
 
+std::vector<StreamId> find_op_streams(const Schedule& schedule,
+                                      const std::vector<StreamId>& streams,
+                                      const RankGroups& groups) {
+  std::vector<StreamId> found;
+  for (const Op& op : schedule.ops) {
+    const StreamId stream = streams[op.stream];
+    found.push_back(op.peer < 0 ? stream
+                                : groups.pipeline->message_stream(stream, op.peer, op.channel,
+                                                                  op.kind == OpKind::kSend));
+  }
+  return found;
+}
+
 }  // namespace
 
 Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Device& device,
@@ -130,6 +143,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       activations_(schedule_, memory_.arena(), memory_.activations()),
       workspace_(model_, plan_, memory_.persistent(Persistent::kWorkspace)),
       streams_(make_streams(schedule_, device)),
+      op_streams_(find_op_streams(schedule_, streams_, groups_)),
       head_ops_(count_head_ops(schedule_)),
       model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_, groups_,
                  place_),
@@ -283,7 +297,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
   // The head's operations run together, so what they write is needed now.
   acquire(at, is_head ? head_ops_ - 1 : 0);
   if (!is_head) wait_for(at, op);
-  const StreamId stream = streams_[op.stream];
+  const StreamId stream = stream_of(at.op);
   static const std::string kNone;
   const RangeMarker::Scope range(options_.ranges,
                                  range_names_.empty() ? kNone : range_names_[at.op]);
@@ -355,8 +369,7 @@ void Executor::acquire(const OpInstance& at, std::uint32_t more) {
     const OpId id = at.id + (action.op - local);
     const std::int32_t slot = activations_.acquire(i, at.unit, id, ordinal);
     if (slot < 0) continue;
-    const Op& op = schedule_.ops[block.first_op + action.op];
-    device_.wait(streams_[op.stream], *slots_[static_cast<std::size_t>(slot)]);
+    device_.wait(stream_of(block.first_op + action.op), *slots_[static_cast<std::size_t>(slot)]);
   }
 }
 
@@ -369,9 +382,9 @@ void Executor::pass_message(const OpInstance& at, const Op& op) {
           : Array{activations_.at(what, at.unit), plan_.param_dtype,
                   activations_.bytes(what, at.unit) / bytes_of(plan_.param_dtype)};
   if (sends) {
-    groups_.pipeline->post(streams_[op.stream], message, op.peer, op.channel);
+    groups_.pipeline->post(stream_of(at.op), message, op.peer, op.channel);
   } else {
-    groups_.pipeline->fetch(streams_[op.stream], message, op.peer, op.channel);
+    groups_.pipeline->fetch(stream_of(at.op), message, op.peer, op.channel);
   }
 }
 
@@ -385,7 +398,7 @@ void Executor::release(const OpInstance& at) {
     if (action.acquire || action.bytes == 0) continue;
     const Activations::Place place = activations_.released(i, at.unit);
     if (place.data == nullptr) continue;
-    const StreamId stream = streams_[schedule_.ops[at.op].stream];
+    const StreamId stream = stream_of(at.op);
     if (options_.poison) device_.poison(stream, place.data, place.bytes, DType::kFp32);
     if (place.slot >= 0) device_.record(stream, *slots_[static_cast<std::size_t>(place.slot)]);
   }
@@ -406,14 +419,14 @@ void Executor::wait_for(const OpInstance& at, const Op& op) {
   for (const EventRef& ref : op.waits) {
     // A later operation of the step may be the first to record it: then there is nothing to wait
     // for.
-    if (const Event* awaited = event(ref, at.unit)) device_.wait(streams_[op.stream], *awaited);
+    if (const Event* awaited = event(ref, at.unit)) device_.wait(stream_of(at.op), *awaited);
   }
 }
 
 void Executor::record_for(const OpInstance& at, const Op& op) {
   Event* recorded = event(op.record, at.unit);
   if (recorded == nullptr) return;
-  device_.record(streams_[op.stream], *recorded);
+  device_.record(stream_of(at.op), *recorded);
   Recorded& by = recorded_[event_index(op.record, at.unit)];
   by.id.store(at.id, std::memory_order_relaxed);
   by.number.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);

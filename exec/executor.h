@@ -131,6 +131,10 @@ class Executor {
   /// Which of the ranks that train on different sequences this one is, and how many there are.
   std::int64_t data_rank() const { return place_.dp; }
   std::int64_t data_ranks() const { return mesh_.dp; }
+  /// The first rank of every stage, in their order; of one stage rank 0.
+  std::vector<std::int64_t> first_ranks_of_stages() const {
+    return mesh_.members(CommGroup::kPipeline, 0);
+  }
   void parameters_changed();
   /// Copies between device arrays and host floats (bf16 is widened and rounded); the host waits.
   std::vector<float> read(const Array& array);
@@ -170,6 +174,9 @@ class Executor {
   /// In a handler: lets other ranks go, waits for the own work and throws what ended it.
   [[noreturn]] void end_with_place(bool issues);
   bool is_rehearsed(std::int64_t micro_step) const;
+  std::size_t most_of_all_ranks(std::size_t mine);
+  Batch with_own_targets(Batch batch) const;
+  void move_anything(const Op& op);
   /// Clocks of all ranks go on from the latest one, which is returned; 0 where there are none.
   Nanoseconds align_clocks();
   std::optional<Nanoseconds> lasts(const OpInstance& at, const Op& op) const;
@@ -190,6 +197,8 @@ class Executor {
   /// The rank's share of the unit's gradients that has arrived at `where`, or its own.
   Array tied_share(const Operand& where, std::int32_t unit) const;
   void add_other_use(const OpInstance& at, const Op& op);
+  /// That of the schedule, or one that a transport of messages has for itself.
+  StreamId stream_of(std::uint32_t op) const { return op_streams_[op]; }
   void wait_for(const OpInstance& at, const Op& op);
   void record_for(const OpInstance& at, const Op& op);
   Event* event(const EventRef& ref, std::int32_t unit) const;
@@ -225,6 +234,7 @@ class Executor {
   Activations activations_;
   Workspace workspace_;
   std::vector<StreamId> streams_;         // by schedule stream
+  std::vector<StreamId> op_streams_;      // by operation of the schedule
   std::vector<std::string> range_names_;  // by operation, where ranges are marked
   std::uint32_t head_ops_ = 0;            // from its projection to its weight gradient
   ModelOps model_ops_;

@@ -14,7 +14,9 @@
 #include "exec/comm/rendezvous.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
+#include "sim/core/message_queue.h"
 #include "sim/core/plan_json.h"
+#include "sim/pipeline/rendezvous.h"
 
 namespace shardwright::cli {
 namespace {
@@ -38,8 +40,8 @@ RunOutcome run_one(const RunOptions& options, const std::vector<Schedule>& stage
   nccl.most_ctas = options.collective_sms;
   exec::NcclWorld world(bootstrap, nccl);
   exec::RankGroups groups =
-      world.groups(RankMesh(options.plan, stages.front().shard_ranks()), *device,
-                   [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
+      world.groups(RankMesh(options.plan, stages.front().shard_ranks()), message_queues(stages),
+                   *device, [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
   return body(*device, std::move(groups), bootstrap.rank(), observer);
 }
 
@@ -48,6 +50,7 @@ RunOutcome run_one(const RunOptions& options, const std::vector<Schedule>& stage
 RunOutcome run_nccl(const RunOptions& options, const std::vector<Schedule>& stages,
                     exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
+  if (stages.size() > 1) sim::check_rendezvous(stages);
   RunOutcome outcome;
   if (options.launch.launcher == exec::Launcher::kNone) {
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);

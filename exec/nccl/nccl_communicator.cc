@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/nccl/nccl_communicator.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "sim/core/base/check.h"
-#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
 namespace {
@@ -36,12 +36,13 @@ bool goes_on(ncclResult_t status) {
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
                                    const BootstrapGroup& seat, Device& device,
-                                   NativeStreams streams)
+                                   NativeStreams streams, std::vector<NcclQueue> queues)
     : group_(std::move(group)),
       bootstrap_(bootstrap),
       seat_(seat),
       device_(device),
-      streams_(std::move(streams)) {
+      streams_(std::move(streams)),
+      queues_(std::move(queues)) {
   SHARDWRIGHT_CHECK(seat.place == group_->rank() && seat.places == group_->ranks(),
                     "place {} of {} in a group of NCCL with rank {} of {}", seat.place, seat.places,
                     group_->rank(), group_->ranks());
@@ -147,13 +148,60 @@ void NcclCommunicator::receive(StreamId stream, Array data, int from) {
   });
 }
 
-void NcclCommunicator::post(StreamId, Array, int, int) {
-  throw Error("messages between pipeline stages go through the host only, expected pp 1 on NCCL",
-              ExitCode::kMissingDevice);
+void NcclCommunicator::give_stream(NcclQueue& queue) {
+  if (queue.stream >= 0) return;
+  const bool sends = queue.which.from == rank();
+  queue.stream = device_.make_stream(sends ? "pipeline-send" : "pipeline", 0);
+}
+
+NcclQueue& NcclCommunicator::queue_of(int peer, int channel, bool sends) {
+  const MessageQueue wanted{sends ? rank() : peer, sends ? peer : rank(), channel % 2 != 0};
+  const auto found = std::find_if(queues_.begin(), queues_.end(),
+                                  [&](const NcclQueue& queue) { return queue.which == wanted; });
+  SHARDWRIGHT_CHECK(found != queues_.end(), "no queue from rank {} to rank {} for channel {}",
+                    wanted.from, wanted.to, channel);
+  give_stream(*found);
+  return *found;
+}
+
+void NcclCommunicator::pass(const NcclQueue& queue, const Array& data) {
+  const cudaStream_t native = streams_(queue.stream);
+  const int peer = 1 - queue.group->rank();
+  if (queue.which.from == rank()) {
+    return queue.group->run("ncclSend", [&](ncclComm_t comm) {
+      return ncclSend(data.data, count_of(data), type_of(data.dtype), peer, comm, native);
+    });
+  }
+  queue.group->run("ncclRecv", [&](ncclComm_t comm) {
+    return ncclRecv(data.data, count_of(data), type_of(data.dtype), peer, comm, native);
+  });
+}
+
+void NcclCommunicator::post(StreamId stream, Array data, int to, int channel) {
+  const NcclQueue& queue = queue_of(to, channel, true);
+  SHARDWRIGHT_CHECK(stream == queue.stream, "a message on stream {}, expected {}", stream,
+                    queue.stream);
+  pass(queue, data);
 }
 
 void NcclCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
-  post(stream, data, from, channel);
+  const NcclQueue& queue = queue_of(from, channel, false);
+  SHARDWRIGHT_CHECK(stream == queue.stream, "a message on stream {}, expected {}", stream,
+                    queue.stream);
+  pass(queue, data);
+}
+
+StreamId NcclCommunicator::message_stream(StreamId, int peer, int channel, bool sends) {
+  return queue_of(peer, channel, sends).stream;
+}
+
+// The first call between two ranks waits on the host for the other's, so all come to their queues
+// in one order.
+void NcclCommunicator::connect_messages(Array data) {
+  for (NcclQueue& queue : queues_) {
+    give_stream(queue);
+    pass(queue, data);
+  }
 }
 
 void NcclCommunicator::register_memory(void* data, Bytes bytes) {
@@ -176,11 +224,9 @@ void NcclCommunicator::leave() noexcept {
   if (left_) return;
   left_ = true;
   // A rank that is unwinding waits for nobody: the others hear of it as soon as its error is told.
-  if (std::uncaught_exceptions() > 0) {
-    group_->abort();
-  } else {
-    group_->finish();
-  }
+  const bool fails = std::uncaught_exceptions() > 0;
+  fails ? group_->abort() : group_->finish();
+  for (const NcclQueue& queue : queues_) fails ? queue.group->abort() : queue.group->finish();
 }
 
 }  // namespace shardwright::exec

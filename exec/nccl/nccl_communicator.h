@@ -7,6 +7,10 @@
 //
 // Shares that do not divide evenly go as one broadcast or reduction a rank in a single NCCL group;
 // units of parameters are padded, so that steps never need that.
+//
+// A send ends when its message is taken. So between the stages of a pipeline each sender, receiver
+// and direction has a queue of its own (sim/core/message_queue.h): an NCCL communicator of two
+// ranks and a stream, on which nothing else waits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,21 +18,32 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "exec/comm/bootstrap.h"
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_group.h"
+#include "sim/core/message_queue.h"
 
 namespace shardwright::exec {
 
 /// The CUDA stream behind a device's stream.
 using NativeStreams = std::function<cudaStream_t(StreamId)>;
 
+/// One end of a queue of messages.
+struct NcclQueue {
+  MessageQueue which;                // by ranks of the group
+  std::shared_ptr<NcclGroup> group;  // of its two ranks, the lower one first
+  StreamId stream = -1;              // none yet
+};
+
 class NcclCommunicator final : public Communicator {
  public:
-  /// `seat` is this rank's in the group's rendezvous on the host.
+  /// `seat` is this rank's in the group's rendezvous on the host; `queues` are those of which it is
+  /// an end, in one order on all ranks.
   NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
-                   const BootstrapGroup& seat, Device& device, NativeStreams streams);
+                   const BootstrapGroup& seat, Device& device, NativeStreams streams,
+                   std::vector<NcclQueue> queues = {});
   ~NcclCommunicator() override;
 
   int rank() const override { return group_->rank(); }
@@ -45,6 +60,8 @@ class NcclCommunicator final : public Communicator {
   void receive(StreamId stream, Array data, int from) override;
   void post(StreamId stream, Array data, int to, int channel) override;
   void fetch(StreamId stream, Array data, int from, int channel) override;
+  StreamId message_stream(StreamId stream, int peer, int channel, bool sends) override;
+  void connect_messages(Array data) override;
   void register_memory(void* data, Bytes bytes) override;
   void check() override;
   void barrier() override;
@@ -54,12 +71,17 @@ class NcclCommunicator final : public Communicator {
  private:
   bool even(const Array& whole) const { return whole.size % size() == 0; }
   void reduce_to(StreamId stream, const Array& whole, const Array& mine);
+  /// That of a message; it has a stream.
+  NcclQueue& queue_of(int peer, int channel, bool sends);
+  void give_stream(NcclQueue& queue);
+  void pass(const NcclQueue& queue, const Array& data);
 
   std::shared_ptr<NcclGroup> group_;
   Bootstrap& bootstrap_;
   BootstrapGroup seat_;
   Device& device_;
   NativeStreams streams_;
+  std::vector<NcclQueue> queues_;
   bool left_ = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -53,8 +54,10 @@ NcclGroup::NcclGroup(int ranks, int rank, const ncclUniqueId& id, const NcclOpti
   }
 }
 
-NcclGroup::NcclGroup(NcclGroup& parent, int color, int key, const char* name)
+NcclGroup::NcclGroup(NcclGroup& parent, int color, int key, const char* name, int most_ctas)
     : options_(parent.options_), hopeless_(parent.hopeless_), ranks_(parent.ranks_) {
+  const int allowed = options_.most_ctas;
+  if (most_ctas > 0) options_.most_ctas = allowed > 0 ? std::min(allowed, most_ctas) : most_ctas;
   ncclConfig_t wish = config(name);
   try {
     parent.run("ncclCommSplit",
@@ -66,6 +69,13 @@ NcclGroup::NcclGroup(NcclGroup& parent, int color, int key, const char* name)
     abort();
     throw;
   }
+}
+
+void NcclGroup::split_without() {
+  ncclComm_t none = nullptr;
+  ncclConfig_t wish = config("none");
+  run("ncclCommSplit",
+      [&](ncclComm_t comm) { return ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, &wish); });
 }
 
 NcclGroup::~NcclGroup() {

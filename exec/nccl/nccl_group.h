@@ -40,14 +40,17 @@ class NcclGroup {
   /// Error at the timeout.
   NcclGroup(int ranks, int rank, const ncclUniqueId& id, const NcclOptions& options,
             Hopeless hopeless);
-  /// A part of `parent`: the ranks with the same color, by key. All ranks of the parent call it.
-  NcclGroup(NcclGroup& parent, int color, int key, const char* name);
+  /// A part of `parent`: the ranks with the same color, by key. All ranks of the parent call it, or
+  /// split_without(). A collective takes at most so many thread blocks; 0: as the parent's.
+  NcclGroup(NcclGroup& parent, int color, int key, const char* name, int most_ctas = 0);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  /// Takes part in a split of which no part is this rank's.
+  void split_without();
 
   /// Calls enqueue(comm), which returns what NCCL said, and waits until the work is enqueued.
   /// Throws Error, or Aborted after abort().

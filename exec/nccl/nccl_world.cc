@@ -3,8 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "exec/comm/rank_groups.h"
 #include "exec/nccl/nccl_error.h"
@@ -14,10 +16,39 @@ namespace {
 
 constexpr std::uint32_t kWorldChannel = 0;
 
+/// Of a queue of messages, which waits on the device until its message comes; several do beside a
+/// layer's kernels.
+constexpr int kMostQueueCtas = 2;
+
 const char* word_of(CommGroup kind) {
-  return kind == CommGroup::kShard       ? "shard"
-         : kind == CommGroup::kReplicate ? "replicate"
-                                         : "tensor";
+  switch (kind) {
+    case CommGroup::kShard:
+      return "shard";
+    case CommGroup::kReplicate:
+      return "replicate";
+    case CommGroup::kPipeline:
+      return "pipeline";
+    default:
+      return "tensor";
+  }
+}
+
+/// Queues without a rank in common are split off at once. In rounds, the first that has room.
+std::vector<std::vector<MessageQueue>> rounds_of(const std::vector<MessageQueue>& queues) {
+  std::vector<std::vector<MessageQueue>> rounds;
+  for (const MessageQueue& queue : queues) {
+    const auto meets = [&](const MessageQueue& other) {
+      return queue.from == other.from || queue.from == other.to || queue.to == other.from ||
+             queue.to == other.to;
+    };
+    const auto has_room = [&](const std::vector<MessageQueue>& round) {
+      return std::none_of(round.begin(), round.end(), meets);
+    };
+    auto round = std::find_if(rounds.begin(), rounds.end(), has_room);
+    if (round == rounds.end()) round = rounds.insert(round, std::vector<MessageQueue>{});
+    round->push_back(queue);
+  }
+  return rounds;
 }
 
 /// Of the rendezvous: one for each group.
@@ -50,7 +81,33 @@ NcclWorld::~NcclWorld() {
   watcher_.join();
 }
 
-RankGroups NcclWorld::groups(const RankMesh& mesh, Device& device, const NativeStreams& streams) {
+std::shared_ptr<NcclGroup> NcclWorld::keep(std::shared_ptr<NcclGroup> group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(group);
+  return group;
+}
+
+std::vector<NcclQueue> NcclWorld::make_queues(const std::vector<MessageQueue>& queues,
+                                              NcclGroup& group, int rank) {
+  std::vector<NcclQueue> mine;
+  for (const std::vector<MessageQueue>& round : rounds_of(queues)) {
+    const auto own = std::find_if(round.begin(), round.end(), [&](const MessageQueue& queue) {
+      return queue.from == rank || queue.to == rank;
+    });
+    if (own == round.end()) {
+      group.split_without();
+      continue;
+    }
+    const char* name = own->backward ? "backward messages" : "forward messages";
+    const auto color = static_cast<int>(own - round.begin());
+    mine.push_back(
+        {*own, keep(std::make_shared<NcclGroup>(group, color, rank, name, kMostQueueCtas))});
+  }
+  return mine;
+}
+
+RankGroups NcclWorld::groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues,
+                             Device& device, const NativeStreams& streams) {
   const int rank = bootstrap_.rank();
   const std::shared_ptr<NcclGroup> world = groups_.front();
   RankGroups groups = make_groups(
@@ -59,14 +116,13 @@ RankGroups NcclWorld::groups(const RankMesh& mesh, Device& device, const NativeS
         const auto first = static_cast<int>(members.front());
         // A group of all ranks is the world: one set of buffers and connections serves both.
         std::shared_ptr<NcclGroup> group = world;
-        if (size != bootstrap_.ranks()) {
-          group = std::make_shared<NcclGroup>(*world, first, rank, word_of(kind));
-          const std::lock_guard lock(mutex_);
-          groups_.push_back(group);
-        }
+        if (size != bootstrap_.ranks())
+          group = keep(std::make_shared<NcclGroup>(*world, first, rank, word_of(kind)));
+        std::vector<NcclQueue> mine;
+        if (kind == CommGroup::kPipeline) mine = make_queues(queues, *group, place);
         return std::make_unique<NcclCommunicator>(
             group, bootstrap_, BootstrapGroup{channel_of(kind, first), place, size}, device,
-            streams);
+            streams, std::move(mine));
       });
   // What failed before the watcher knew of these groups.
   if (bootstrap_.failure()) throw Aborted();
@@ -74,7 +130,7 @@ RankGroups NcclWorld::groups(const RankMesh& mesh, Device& device, const NativeS
 }
 
 RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
-  return groups(data_parallel_mesh(bootstrap_.ranks(), shard_ranks), device, streams);
+  return groups(data_parallel_mesh(bootstrap_.ranks(), shard_ranks), {}, device, streams);
 }
 
 std::string NcclWorld::version() {

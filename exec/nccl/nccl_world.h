@@ -30,8 +30,10 @@ class NcclWorld {
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
 
-  /// The communicators of this rank, once; all ranks call it together.
-  RankGroups groups(const RankMesh& mesh, Device& device, const NativeStreams& streams);
+  /// The communicators of this rank, once; all ranks call it together. `queues` are those of a
+  /// pipeline's messages, by stage.
+  RankGroups groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues, Device& device,
+                    const NativeStreams& streams);
   /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
   RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
 
@@ -39,6 +41,10 @@ class NcclWorld {
   static std::string version();
 
  private:
+  /// The queues of `rank` among those of a pipeline whose stages are the members of `group`.
+  std::vector<NcclQueue> make_queues(const std::vector<MessageQueue>& queues, NcclGroup& group,
+                                     int rank);
+  std::shared_ptr<NcclGroup> keep(std::shared_ptr<NcclGroup> group);
   void watch();
   void abort_all();
   /// Whether something has failed; tells the rendezvous of it.

@@ -1,90 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the executor over NCCL: W ranks train as local ranks do, within rounding, and the calls of
 // NCCL are the collectives of the schedule, one by one.
+#include "tests/exec_nccl/nccl_training.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cmath>
-#include <deque>
-#include <filesystem>
-
-#include "exec/comm/local_bootstrap.h"
-#include "exec/nccl/nccl_world.h"
-#include "exec/train/trainer.h"
-#include "tests/exec/training.h"
-#include "tests/exec_nccl/fake_nccl.h"
 
 namespace shardwright::exec {
 namespace {
 
 using namespace testing;
-using shardwright::testing::FakeStream;
 using shardwright::testing::NcclCall;
 
 Schedule schedule_of(const Training& training) {
-  return sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
-}
-
-/// What stands for the streams of a device.
-class FakeStreams {
- public:
-  explicit FakeStreams(Device& device) : device_(device) {}
-  NativeStreams native() {
-    return [this](StreamId id) {
-      while (std::ssize(streams_) <= id) {
-        streams_.push_back({&device_, static_cast<StreamId>(streams_.size())});
-      }
-      return streams_[static_cast<std::size_t>(id)].native();
-    };
-  }
-
- private:
-  Device& device_;
-  std::deque<FakeStream> streams_;
-};
-
-/// As train(), over NCCL.
-std::vector<TrainedStep> train_over_nccl(const Training& training) {
-  const Schedule schedule = schedule_of(training);
-  kernels::host::Parallel parallel(1);
-  std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
-  std::mutex mutex;
-  LocalBootstrapRoom(static_cast<int>(training.plan.gpus)).run([&](Bootstrap& bootstrap) {
-    const int rank = bootstrap.rank();
-    HostDevice device(parallel, training.mode,
-                      100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
-    FakeStreams streams(device);
-    NcclWorld world(bootstrap);
-    Executor executor(
-        training.model, training.plan, schedule, device,
-        world.groups(static_cast<int>(schedule.shard_ranks()), device, streams.native()),
-        training.options);
-    executor.initialize(3);
-    for (int step = 1; step <= training.steps; ++step) {
-      const StepResult result =
-          executor.step(batch_of(training, step, rank), step_options(training, step));
-      const std::lock_guard lock(mutex);
-      TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
-      if (rank == 0) out.result = result;
-      if (rank < schedule.shard_ranks()) collect(executor, out);
-    }
-  });
-  EXPECT_EQ(shardwright::testing::live_nccl_objects(), 0);
-  return trained;
-}
-
-/// The norm of the difference over the norm.
-double difference(const Tensors& a, const Tensors& b) {
-  double apart = 0, size = 0;
-  for (const auto& [name, values] : a) {
-    const std::vector<float>& other = b.at(name);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      apart += std::pow(values[i] - other[i], 2);
-      size += std::pow(values[i], 2);
-    }
-  }
-  return std::sqrt(apart / size);
+  return stages_of(training).front();
 }
 
 struct Case {
@@ -124,14 +53,7 @@ TEST_P(NcclTraining, EqualsLocalRanksWithinRounding) {
   shardwright::testing::reset_fake_nccl();
   const auto local = train(training);
   const auto nccl = train_over_nccl(training);
-  const double bound = GetParam().reduce == DType::kBf16 ? 2e-2 : 1e-5;
-  for (std::size_t i = 0; i < local.size(); ++i) {
-    EXPECT_NEAR(nccl[i].result.loss() / local[i].result.loss(), 1, bound) << i;
-    EXPECT_NEAR(nccl[i].result.gradient_norm / local[i].result.gradient_norm, 1, bound) << i;
-    EXPECT_EQ(nccl[i].result.tokens, local[i].result.tokens);
-    EXPECT_LT(difference(local[i].gradients, nccl[i].gradients), bound) << i;
-    EXPECT_LT(difference(local[i].weights, nccl[i].weights), bound) << i;
-  }
+  expect_near_training(local, nccl, GetParam().reduce == DType::kBf16 ? 2e-2 : 1e-5);
 }
 
 TEST_P(NcclTraining, TwiceIsTheSameBits) {
@@ -204,51 +126,13 @@ INSTANTIATE_TEST_SUITE_P(
 // first step.
 TEST(NcclTraining, ACollectiveThatHangsInTheRehearsalIsNamed) {
   shardwright::testing::reset_fake_nccl({.stuck_rank = 1, .stuck_collective = 1});
-  Training training = training_of({Strategy::kYafsdp, 2});
-  const Schedule schedule = schedule_of(training);
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("shardwright-stuck-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  const Data data = open_data({.train = "synthetic",
-                               .eval = "",
-                               .seq_len = training.plan.seq_len,
-                               .vocab = training.model.vocab,
-                               .seed = 3});
-  kernels::host::Parallel parallel(1);
-  std::mutex mutex;
-  std::vector<std::string> said;
-  const auto run = [&] {
-    LocalBootstrapRoom(2).run([&](Bootstrap& bootstrap) {
-      HostDevice device(parallel, StreamMode::kThreads);
-      FakeStreams streams(device);
-      NcclWorld world(bootstrap);
-      Executor executor(
-          training.model, training.plan, schedule, device,
-          world.groups(static_cast<int>(schedule.shard_ranks()), device, streams.native()));
-      TrainOptions options;
-      options.lr.total_steps = 2;
-      options.folder = folder;
-      options.saves = false;
-      options.rehearses = true;
-      options.hang = {.least_s = 0.1, .first_s = 60, .collective_s = 0.5};
-      options.on_hang = [&](const std::string& sentence) {
-        {
-          const std::lock_guard lock(mutex);
-          said.push_back(sentence);
-        }
-        bootstrap.fail(ExitCode::kFailed, sentence);  // a process would end here
-      };
-      exec::train(executor, training.plan, data, options, nullptr);
-    });
-  };
-  EXPECT_THROW(run(), Error);
-  std::filesystem::remove_all(folder);
+  const auto said = hangs_of(training_of({Strategy::kYafsdp, 2}),
+                             {.least_s = 0.1, .first_s = 60, .collective_s = 0.5});
   ASSERT_FALSE(said.empty());
   EXPECT_THAT(said.front(), ::testing::AllOf(::testing::HasSubstr("the rehearsal, the "),
                                              ::testing::HasSubstr(" of unit "),
                                              ::testing::HasSubstr("has not ended after"),
                                              ::testing::HasSubstr("NCCL_P2P_DISABLE=1")));
-  EXPECT_EQ(shardwright::testing::live_nccl_objects(), 0);
 }
 
 TEST(NcclTraining, ARankThatFailsInAStepEndsAll) {
