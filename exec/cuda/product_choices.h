@@ -4,8 +4,9 @@
 //
 // Rank 0 goes through a step that counts for nothing (Executor::rehearse_alone) and times what it
 // meets, on the operands and the workspace of the run; the others wait, also those on the same GPU,
-// and are told. What was chosen is kept (sim/core/product_choices.h), and with it a run that goes
-// on computes the bits of the run before.
+// and are told. In a pipeline the first rank of every stage does so, one after the other, because
+// stages multiply other shapes. What was chosen is kept (sim/core/product_choices.h), and with it a
+// run that goes on computes the bits of the run before.
 #pragma once
 
 #include <span>
