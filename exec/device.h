@@ -146,6 +146,8 @@ class Device {
   virtual bool has_failed() const { return false; }
   /// Operations run when they are enqueued, on the thread that does it.
   virtual bool runs_inline() const { return false; }
+  /// Whether functions of the host may read and write its memory.
+  virtual bool shares_host_memory() const { return true; }
   /// As above, but failures stay where they are: for destructors.
   virtual void drain() noexcept = 0;
   /// The clocks of streams whose time is not the wall's (exec/host/stream_clocks.h); else null.

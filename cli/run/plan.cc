@@ -96,13 +96,6 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   if (!from_file && knobs.parallel.precision == Precision::kFp8) plan.param_dtype = DType::kBf16;
   plan = with_knobs(std::move(plan), knobs, model.layers);
   check_run(plan, model);
-  if (plan.parallel.pp > 1 && device == DeviceKind::kCuda) {
-    throw Error(
-        fmt::format("pp is {}, but messages between pipeline stages go through the host only, "
-                    "expected pp 1 or --device host",
-                    plan.parallel.pp),
-        ExitCode::kMissingDevice);
-  }
   if (from_file || settings.given("ranks")) keep_batch(settings, before, launch, plan);
 
   const std::string origin = from_file ? file : "default";

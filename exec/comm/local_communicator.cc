@@ -113,19 +113,56 @@ void LocalCommunicator::receive(StreamId stream, Array data, int from) {
   group_.finish(from, rank_, &received);
 }
 
+LocalParcel& LocalCommunicator::free_parcel(Bytes bytes) {
+  for (const auto& parcel : parcels_) {
+    if (parcel->bytes == bytes && parcel->is_free.exchange(false)) return *parcel;
+  }
+  LocalParcel& parcel = *parcels_.emplace_back(std::make_unique<LocalParcel>());
+  parcel.memory = device_.allocate_host(bytes);
+  parcel.bytes = bytes;
+  parcel.filled = device_.make_event();
+  return parcel;
+}
+
+void LocalCommunicator::post_parcel(StreamId stream, const Array& data, int to, int channel) {
+  LocalParcel& parcel = free_parcel(data.bytes());
+  if (parcel.emptied != nullptr) device_.wait(stream, *parcel.emptied);
+  device_.copy(stream, parcel.memory->data(), data.data, data.bytes());
+  device_.record(stream, *parcel.filled);
+  group_.post({rank_, to, channel}, {{}, 0, &parcel});
+}
+
+void LocalCommunicator::fetch_parcel(StreamId stream, const Array& data, LocalParcel& parcel) {
+  SHARDWRIGHT_CHECK(parcel.bytes == data.bytes(), "a message of {} bytes for {}", parcel.bytes,
+                    data.bytes());
+  device_.wait(stream, *parcel.filled);
+  device_.copy(stream, data.data, parcel.memory->data(), data.bytes());
+  std::unique_ptr<Event>& emptied = emptied_[&parcel];
+  if (!emptied) emptied = device_.make_event();
+  device_.record(stream, *emptied);
+  parcel.emptied = emptied.get();
+  parcel.is_free = true;
+  device_.limit_run_ahead(stream);
+}
+
 void LocalCommunicator::post(StreamId stream, Array data, int to, int channel) {
+  if (!device_.shares_host_memory()) return post_parcel(stream, data, to, channel);
   device_.call(stream, [=, this] {
     const auto* bytes = static_cast<const std::byte*>(data.data);
     const StreamClocks* clocks = device_.clocks();
-    group_.post({rank_, to, channel},
-                {{bytes, bytes + data.bytes()}, clocks ? clocks->end_of_operation(stream) : 0});
+    group_.post(
+        {rank_, to, channel},
+        {{bytes, bytes + data.bytes()}, clocks ? clocks->end_of_operation(stream) : 0, nullptr});
   });
 }
 
 void LocalCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
+  const auto gives_up = [this] { return device_.has_failed(); };
+  if (!device_.shares_host_memory()) {
+    return fetch_parcel(stream, data, *group_.fetch({from, rank_, channel}, gives_up).parcel);
+  }
   device_.call(stream, [=, this] {
-    const LocalGroup::Message message =
-        group_.fetch({from, rank_, channel}, [this] { return device_.has_failed(); });
+    const LocalGroup::Message message = group_.fetch({from, rank_, channel}, gives_up);
     SHARDWRIGHT_CHECK(std::ssize(message.bytes) == data.bytes(), "a message of {} bytes for {}",
                       message.bytes.size(), data.bytes());
     std::memcpy(data.data, message.bytes.data(), message.bytes.size());

@@ -3,6 +3,7 @@
 // same bits as one rank's that adds the contributions in that order.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,7 @@
 namespace shardwright::exec {
 
 class LocalGroup;
+struct LocalParcel;
 
 class LocalCommunicator final : public Communicator {
  public:
@@ -45,6 +47,11 @@ class LocalCommunicator final : public Communicator {
   void wait_for(StreamId stream, int rank);
   /// out = (adds ? out : 0) + the parts [first, first + out.size) of everyone's published data.
   void fold(StreamId stream, DType dtype, std::int64_t first, Array out, bool adds, SumOrder order);
+  /// Messages between devices whose memory the host cannot read go through pinned memory of it,
+  /// which the plan does not count. The host of the receiver waits until its sender's has issued.
+  void post_parcel(StreamId stream, const Array& data, int to, int channel);
+  void fetch_parcel(StreamId stream, const Array& data, LocalParcel& parcel);
+  LocalParcel& free_parcel(Bytes bytes);
 
   LocalGroup& group_;
   int rank_;
@@ -54,6 +61,8 @@ class LocalCommunicator final : public Communicator {
   std::unique_ptr<Event> done_;
   std::unique_ptr<Event> sent_;
   std::vector<std::unique_ptr<Event>> received_;  // by sender
+  std::vector<std::unique_ptr<LocalParcel>> parcels_;
+  std::map<const LocalParcel*, std::unique_ptr<Event>> emptied_;  // of other ranks
   bool left_ = false;
 };
 

@@ -2,18 +2,29 @@
 // A group of local ranks: the table of what they published, barriers, and letter boxes for pairs.
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "exec/comm/local_world.h"
 
 namespace shardwright::exec {
+
+/// Where a message of devices that the host cannot read lies until it is taken.
+struct LocalParcel {
+  std::unique_ptr<Allocation> memory;  // of the host, pinned
+  Bytes bytes = 0;
+  std::unique_ptr<Event> filled;
+  const Event* emptied = nullptr;    // the receiver's; null: new
+  std::atomic<bool> is_free{false};  // to be filled behind that
+};
 
 class LocalGroup {
  public:
@@ -53,7 +64,8 @@ class LocalGroup {
   };
   struct Message {
     std::vector<std::byte> bytes;
-    Nanoseconds arrives_ns = 0;  // where streams have clocks
+    Nanoseconds arrives_ns = 0;     // where streams have clocks
+    LocalParcel* parcel = nullptr;  // in place of the bytes
   };
   void post(const Channel& channel, Message message);
   /// Throws Aborted when none can come any more, or who waits gives up.

@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
   void record(StreamId stream, Event& event) override;
   void wait(StreamId stream, const Event& event) override;
   void synchronize() override;
+  bool shares_host_memory() const override { return false; }
   void drain() noexcept override;
   void timestamp(StreamId stream, Nanoseconds* at) override;
   void call(StreamId stream, std::function<void()> function) override;
