@@ -6,8 +6,8 @@ import time
 from gpu_checks.process import OutOfTime
 
 # Minutes of each part, in the order in which they run: cheap and telling ones first.
-MINUTES = {"tests": 4, "ranks": 2, "nccl": 3, "restart": 2, "models": 7, "measure": 3, "benchmarks": 3, "pytorch": 3,
-           "sanitizer": 3}
+MINUTES = {"tests": 4, "ranks": 2, "nccl": 3, "layouts": 2, "restart": 2, "models": 7, "measure": 3, "benchmarks": 3,
+           "pytorch": 2, "sanitizer": 2}
 MOST_MINUTES = 9
 # What is asked for by its own flags, instead of the others.
 ASKED_MINUTES = {"nodes": 9}

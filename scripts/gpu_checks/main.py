@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs on a machine with an NVIDIA GPU everything that a machine without one cannot, in half an hour: GPU tests, local
-ranks against one rank and the host, NCCL by threads and processes, a kill and a resume, language models at full size
+ranks against one rank and the host, NCCL by threads and processes, tensor ranks and pipeline stages, a kill and a resume, language models at full size
 with predictions before and after `measure`, kernel benchmarks against cudaMemcpyAsync, the same models in PyTorch
 (FSDP2 and torch.compile) where it is installed, and compute-sanitizer. Not yet run on a GPU.
 
@@ -27,6 +27,7 @@ import time
 from gpu_checks import machine, report
 from gpu_checks.benchmarks import check_benchmarks
 from gpu_checks.budget import ALL_MINUTES, MINUTES, Budget
+from gpu_checks.layouts import check_layouts
 from gpu_checks.measure import check_measure
 from gpu_checks.models import MODELS, check_models
 from gpu_checks.nodes import check_nodes
@@ -38,7 +39,8 @@ from gpu_checks.restart import check_restart
 from gpu_checks.sanitizer import check_sanitizer
 from gpu_checks.unit_tests import check_tests
 
-CHECKS = {"tests": check_tests, "ranks": check_ranks, "nccl": check_nccl, "restart": check_restart,
+CHECKS = {"tests": check_tests, "ranks": check_ranks, "nccl": check_nccl, "layouts": check_layouts,
+          "restart": check_restart,
           "models": check_models, "measure": check_measure, "benchmarks": check_benchmarks, "pytorch": check_pytorch,
           "sanitizer": check_sanitizer, "nodes": check_nodes}
 PARTS = list(MINUTES)

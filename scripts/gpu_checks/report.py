@@ -144,5 +144,5 @@ def of_sanitizer(told):
     return [f"* {row['tool']}: {row['verdict']}" for row in told.get("tools", [])]
 
 
-SECTIONS = {"tests": of_tests, "ranks": of_runs, "nccl": of_runs, "restart": of_restart, "models": of_models,
+SECTIONS = {"tests": of_tests, "ranks": of_runs, "nccl": of_runs, "layouts": of_runs, "restart": of_restart, "models": of_models,
             "measure": of_measure, "benchmarks": of_benchmarks, "pytorch": of_pytorch, "sanitizer": of_sanitizer, "nodes": of_runs}
