@@ -71,18 +71,6 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                     "delayed, tensorwise, rowwise or block",
                     gpu.id));
   }
-  if (n.lora > 0 && model.is_moe()) {
-    throw Error(
-        fmt::format("lora is {}, but adapters beside experts are not modelled, expected a "
-                    "dense model",
-                    n.lora));
-  }
-  if (n.lora > 0 && !model.kinds.empty()) {
-    throw Error(
-        fmt::format("lora is {}, but adapters in layers of several kinds are not modelled, "
-                    "expected a model whose layers are alike",
-                    n.lora));
-  }
   if (plan.parallel.cp > 1 && model.recurrence.value_heads > 0 && !stack.parallel.megatron) {
     throw Error(fmt::format(
         "cp is {}, but the framework {} does not share sequences of {} over context ranks, "

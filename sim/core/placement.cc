@@ -15,12 +15,11 @@ std::int64_t largest_rotating(const UnitSizes& sizes) {
   return sizes.tied() ? sizes.layer : sizes.largest();
 }
 
-/// The same of gradients; 0 where the only one is a tied embedding's, which has its own. Beside
-/// frozen weights every layer's adapters have some, as many as the next one's.
+/// The same of gradients; 0 where the only one is a tied embedding's, which has its own.
 std::int64_t largest_gradient(const Schedule& schedule) {
   const ShardingFacts& facts = schedule.sharding;
   const UnitSizes& sizes = schedule.unit_sizes;
-  if (facts.trained >= 0) return facts.trained / std::max<std::int64_t>(schedule.layers, 1);
+  if (facts.trained >= 0) return facts.largest_trained;
   if (!facts.sums_in_backward) return largest_rotating(sizes);
   return sizes.tied() ? 0 : std::max(sizes.embedding, sizes.head);
 }

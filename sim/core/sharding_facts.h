@@ -69,6 +69,7 @@ struct ShardingFacts {
   double small_gradient_bytes = 0;
   /// Beside frozen parameters, those that are updated, and the own share of them; -1: all are.
   std::int64_t trained = -1, trained_owned = -1;
+  std::int64_t largest_trained = 0;  // of a unit, beside frozen ones
   bool separates_norms = false;  // norms of all layers are a unit of their own
   bool keeps_optimizer = true;   // master and moments are on the device
   /// Beside the master there is, for the whole step, what is computed with: whole, or the share

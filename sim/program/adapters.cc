@@ -8,19 +8,53 @@
 namespace shardwright::sim {
 namespace {
 
-bool is_matrix(const Op& op) {
-  return op.work.kind == WorkKind::kGemm && op.work.groups == 1;
+bool has_adapter(Weight weight) {
+  switch (weight) {
+    case Weight::kRouter:
+    case Weight::kHeadGate:
+    case Weight::kSharedExpertsGate:
+    case Weight::kExpertLatentDown:
+    case Weight::kExpertLatentUp:
+    case Weight::kConvolution:
+    case Weight::kRecurrentHeads:
+      return false;
+    default:
+      return true;
+  }
 }
 
-Op narrow(Op op) {
+bool is_frozen_whole(OpKind kind) {
+  return kind == OpKind::kRouter || kind == OpKind::kGate;
+}
+
+/// A product of a matrix, forward or backward.
+bool is_matrix(const Op& op) {
+  return op.work.kind == WorkKind::kGemm && op.kind != OpKind::kScan;
+}
+
+bool has_adapter(const Op& op) {
+  return is_matrix(op) && !is_frozen_whole(op.kind) && !is_frozen_whole(op.of);
+}
+
+/// Beside `product`, in bf16: of as many experts.
+Op narrow(Op op, const Op& product) {
   op.keeps_high_precision = true;
+  op.work.groups = product.work.groups;
+  op.work.extra_bytes *= f(op.work.groups);
+  op.work.kernels = product.work.groups > 1 ? product.work.kernels : std::uint16_t{1};
+  op.dynamic = product.dynamic;
+  op.joins = product.joins;
   return op;
 }
 
-/// Sum of two results of [m, n], in the first.
-Op sum_of(const ProgramWriter& w, std::int64_t m, std::int64_t n, Operand result) {
-  return w.memory(OpKind::kAccumulate, 3 * f(w.width()) * f(m) * f(n), 1, w.stack().copies.add,
-                  {result});
+/// Sum of two results of that product, in the first.
+Op sum_of(const ProgramWriter& w, const Op& product, Operand result) {
+  const Work& work = product.work;
+  Op op = w.memory(OpKind::kAccumulate, 3 * f(w.width()) * f(work.m) * f(work.n) * f(work.groups),
+                   1, w.stack().copies.add, {result});
+  op.dynamic = product.dynamic;
+  op.joins = product.joins;
+  return op;
 }
 
 /// The adapter beside the product [m, n] = [m, k] [k, n]; its sum goes to where that one's is.
@@ -30,31 +64,47 @@ void push_adapter(const ProgramWriter& w, const Op& op, Ops& list) {
   for (Op product : {w.product(op.kind, op.work.m, rank, op.work.k),
                      w.product(op.kind, op.work.m, op.work.n, rank)}) {
     add_input(product, result);
-    list.push_back(narrow(product));
+    list.push_back(narrow(product, op));
   }
-  list.push_back(sum_of(w, op.work.m, op.work.n, result));
+  list.push_back(sum_of(w, op, result));
+}
+
+/// Rows and columns of every product on this rank that has an adapter, times the experts that do.
+std::int64_t sides_of(const std::vector<WeightShape>& weights, const Model& model,
+                      const Stack& stack, const Parallelism& parallel) {
+  const bool fused_qkv = model.fused_qkv || stack.fused_qkv;
+  const bool fused_gate_up = model.fused_gate_up || stack.fused_gate_up;
+  std::int64_t sides = 0;
+  for (const WeightShape& weight : weights) {
+    if (!weight.is_matrix() || !has_adapter(weight.weight)) continue;
+    const WeightSlices slices = slices_of(weight, parallel);
+    const Slice& slice = slices.each;
+    const std::int64_t experts = slices.experts.of(weight.experts).size();
+    sides +=
+        experts * (slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows);
+    // Products that are one read their input once.
+    const bool joined =
+        (fused_qkv && (weight.weight == Weight::kKey || weight.weight == Weight::kValue)) ||
+        (fused_gate_up && weight.weight == Weight::kGate) || weight.weight == Weight::kExpertGate ||
+        weight.weight == Weight::kSharedGate;
+    if (joined) continue;
+    sides += experts * (slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size()
+                                                            : weight.columns);
+  }
+  return sides;
 }
 
 }  // namespace
 
-double adapter_parameters(const Model& model, const Plan& plan, const Stack& stack,
-                          std::int64_t layers) {
-  if (plan.numerics.lora == 0) return 0;
-  const bool fused_qkv = model.fused_qkv || stack.fused_qkv;
-  const bool fused_gate_up = model.fused_gate_up || stack.fused_gate_up;
-  std::int64_t sides = 0;  // rows and columns of every product on this rank
-  for (const WeightShape& weight : weights_of(model, ModelUnit::kDenseLayer)) {
-    if (!weight.is_matrix()) continue;
-    const Slice slice = slices_of(weight, plan.parallel).each;
-    sides += slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows;
-    // Products that are one read their input once.
-    const bool joined =
-        (fused_qkv && (weight.weight == Weight::kKey || weight.weight == Weight::kValue)) ||
-        (fused_gate_up && weight.weight == Weight::kGate);
-    if (joined) continue;
-    sides += slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size() : weight.columns;
-  }
-  return f(layers) * f(plan.numerics.lora) * f(sides);
+AdapterElements adapter_elements(const Model& model, const Plan& plan, const Stack& stack,
+                                 LayerKind kind) {
+  const std::int64_t rank = plan.numerics.lora;
+  if (rank == 0) return {};
+  const auto of = [&](const std::vector<WeightShape>& weights) {
+    return rank * sides_of(weights, model, stack, plan.parallel);
+  };
+  const bool routed = kind.channels == Channels::kExperts;
+  return {of(weights_of(model, kind)), routed ? of(weights_of(model, ModelUnit::kExperts)) : 0};
 }
 
 void add_adapters(const ProgramWriter& writer, Ops& forward) {
@@ -63,9 +113,9 @@ void add_adapters(const ProgramWriter& writer, Ops& forward) {
   for (const Op& op : forward) {
     // What leaves in pieces while it is multiplied has its adapter's part added before.
     const bool leaves = op.collective.bytes > 0 && op.collective.kind != Collective::kAllGather;
-    if (is_matrix(op) && leaves) push_adapter(writer, op, list);
+    if (has_adapter(op) && leaves) push_adapter(writer, op, list);
     list.push_back(op);
-    if (is_matrix(op) && !leaves) push_adapter(writer, op, list);
+    if (has_adapter(op) && !leaves) push_adapter(writer, op, list);
   }
   forward = std::move(list);
 }
@@ -76,17 +126,18 @@ void train_adapters(const ProgramWriter& writer, Ops& backward) {
   Ops list;
   for (const Op& op : backward) {
     if (is_matrix(op) && op.kind == OpKind::kWeightGradient) {
+      if (!has_adapter(op)) continue;
       // [n, k] of m tokens: of B [n, rank] and of A [rank, k].
       Op of_b = writer.weight_gradient(op.work.k, op.work.m, rank);
       Op of_a = writer.weight_gradient(op.work.k, rank, op.work.n);
       add_input(of_b, op.in[0]);
       for (const Operand& in : op.in) add_input(of_a, in);
-      list.push_back(narrow(of_b));
-      list.push_back(narrow(of_a));
+      list.push_back(narrow(of_b, op));
+      list.push_back(narrow(of_a, op));
       continue;
     }
     list.push_back(op);
-    if (is_matrix(op)) push_adapter(writer, op, list);
+    if (has_adapter(op)) push_adapter(writer, op, list);
   }
   backward = std::move(list);
 }
@@ -105,20 +156,6 @@ double quantized_weight_bytes(Quantize quantize) {
   return 2;
 }
 
-double largest_matrix(const Model& model, const Plan& plan) {
-  double largest = 0;
-  for (const WeightShape& weight : weights_of(model, ModelUnit::kDenseLayer)) {
-    if (!weight.is_matrix()) continue;
-    const Slice slice = slices_of(weight, plan.parallel).each;
-    const double rows =
-        f(slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows);
-    const double columns =
-        f(slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size() : weight.columns);
-    largest = std::max(largest, rows * columns);
-  }
-  return largest;
-}
-
 void dequantize(const ProgramWriter& writer, Ops& list) {
   const Quantize quantize = writer.plan().numerics.quantize;
   if (quantize == Quantize::kNone) return;
@@ -126,13 +163,13 @@ void dequantize(const ProgramWriter& writer, Ops& list) {
   Ops result;
   for (const Op& op : list) {
     if (is_matrix(op) && !op.keeps_high_precision && op.kind != OpKind::kWeightGradient) {
-      const double bytes = quantized_weight_bytes(quantize) + kWritten;
-      Op made = writer.memory(OpKind::kQuantize, bytes * f(op.work.n) * f(op.work.k), 1,
-                              writer.stack().parallel.cast_efficiency);
-      result.push_back(made);
+      const double weights = f(op.work.n) * f(op.work.k) * f(op.work.groups);
+      result.push_back(writer.memory(OpKind::kQuantize,
+                                     (quantized_weight_bytes(quantize) + kWritten) * weights, 1,
+                                     writer.stack().parallel.cast_efficiency));
       result.push_back(op);
       // The weights in bf16.
-      result.back().temporary_bytes += static_cast<Bytes>(kWritten * f(op.work.n) * f(op.work.k));
+      result.back().temporary_bytes += static_cast<Bytes>(kWritten * weights);
       continue;
     }
     result.push_back(op);

@@ -4,6 +4,9 @@
 //
 //   y = W x + B A x,  W [out, in] frozen, A [rank, in], B [out, rank]
 //
+// Every routed expert has adapters of its own; routers, gates of heads and of shared experts, and
+// convolutions have none.
+//
 // Forward: two narrow products and a sum beside each matrix. Backward: the gradient of the input
 // takes W as before and the two narrow ones; W has no gradient, A and B have one each. Embedding,
 // norms and head are frozen. What is trained alone has gradients, a master copy and moments, is
@@ -26,16 +29,16 @@
 
 namespace shardwright::sim {
 
-/// Of a rank, in `layers` layers; 0 without adapters.
-double adapter_parameters(const Model& model, const Plan& plan, const Stack& stack,
-                          std::int64_t layers);
+/// Parameters of a rank: of all but routed experts, and of these.
+struct AdapterElements {
+  std::int64_t dense = 0, experts = 0;
+};
+/// In a layer of that kind; none without adapters.
+AdapterElements adapter_elements(const Model& model, const Plan& plan, const Stack& stack,
+                                 LayerKind kind);
 
 /// Bytes of a frozen weight of the layers as --quantize keeps it, its scales included.
 double quantized_weight_bytes(Quantize quantize);
-
-/// The largest matrix of a layer on a rank, which products read in bf16: one at a time is made of a
-/// quantized one.
-double largest_matrix(const Model& model, const Plan& plan);
 
 /// Puts before every product of a frozen matrix what makes bf16 of its quantized weights.
 void dequantize(const ProgramWriter& writer, Ops& list);

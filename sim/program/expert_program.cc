@@ -24,7 +24,7 @@ std::int64_t whole(double value) {
 /// Products that apply the activation and cast what they put out.
 bool fused_experts(const ProgramWriter& w, const ExpertShape& shape) {
   return w.model().gated_mlp && shape.dropless &&
-         w.plan().parallel.cuda_graphs == CudaGraphs::kStep &&
+         w.plan().parallel.cuda_graphs == CudaGraphs::kStep && w.plan().numerics.lora == 0 &&
          fp8_scaled(w.plan(), Fp8Recipe::kMxfp8) && w.stack().parallel.moe.fused_grouped_gemms;
 }
 

@@ -33,6 +33,7 @@ inline ShardingFacts facts_of(const StrategyInfo& strategy, const StepWriter& w)
   if (plan.numerics.lora > 0) {
     facts.trained = w.total_trained();
     facts.trained_owned = w.total_trained_owned();
+    facts.largest_trained = w.largest_trained();
   }
   facts.sum_dtype = plan.master_dtype;
   facts.keeps_optimizer = plan.offload != Offload::kOptimizer;

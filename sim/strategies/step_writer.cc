@@ -105,6 +105,12 @@ std::int64_t StepWriter::trained_owned(int offset) {
   return owned_of(trained_[static_cast<std::size_t>(kind(offset))]);
 }
 
+std::int64_t StepWriter::largest_trained() const {
+  std::int64_t largest = 0;
+  for (const Elements& of : trained_) largest = std::max(largest, of.all());
+  return largest;
+}
+
 std::int64_t StepWriter::gathered_bytes(std::int64_t elements) const {
   const Quantize quantize = plan_.numerics.quantize;
   if (quantize != Quantize::kNone) {
@@ -118,9 +124,10 @@ void StepWriter::split_experts(const Block& block) {
   for (std::size_t i = block.first_op; i < schedule_.ops.size(); ++i) {
     Op& op = schedule_.ops[i];
     if (op.work.kind != WorkKind::kCollective || op.collective || op.target == kNormUnit) continue;
+    const auto& of_units = op.kind == OpKind::kAllGather ? elements_ : trained_;
     const Elements& of = op.phase == Phase::kOptimizer
-                             ? total_
-                             : elements_[static_cast<std::size_t>(kind_at(unit_ + op.target))];
+                             ? total_trained_
+                             : of_units[static_cast<std::size_t>(kind_at(unit_ + op.target))];
     if (of.experts == 0) continue;
     const auto part = [&](double share) {
       return static_cast<std::int64_t>(static_cast<double>(op.work.bytes) * share);

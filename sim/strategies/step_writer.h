@@ -134,6 +134,7 @@ class StepWriter {
   std::int64_t total_elements() const { return total_.dense + total_.experts; }
   std::int64_t total_owned() const { return owned_of(total_); }
   std::int64_t total_trained() const { return total_trained_.dense + total_trained_.experts; }
+  std::int64_t largest_trained() const;
   std::int64_t total_trained_owned() const { return owned_of(total_trained_); }
 
   // Operations. References are valid until the next operation is written.
@@ -201,6 +202,11 @@ class StepWriter {
   struct Elements {
     std::int64_t dense = 0, experts = 0;
     std::int64_t all() const { return dense + experts; }
+    Elements& operator+=(const Elements& other) {
+      dense += other.dense;
+      experts += other.experts;
+      return *this;
+    }
   };
   std::int64_t owned_of(const Elements& of) const {
     return of.dense / shard_ranks() + of.experts / schedule_.expert_shard_ranks();

@@ -130,13 +130,19 @@ void StepWriter::set_trained() {
   trained_ = elements_;
   total_trained_ = total_;
   if (plan_.numerics.lora == 0) return;
-  const auto adapters = static_cast<std::int64_t>(adapter_parameters(model_, plan_, stack_, 1));
-  const std::int64_t of_layer = round_up(adapters, shard_ranks());
   trained_ = {};
-  trained_[static_cast<std::size_t>(UnitKind::kLayer)].dense = of_layer;
-  elements_[static_cast<std::size_t>(UnitKind::kLayer)].dense += of_layer;
-  total_trained_ = {content_.layers * of_layer, 0};
-  total_.dense += content_.layers * of_layer;
+  total_trained_ = {};
+  const std::int64_t expert_ranks = schedule_.group(CommGroup::kExpertData).size;
+  const auto at = [](LayerKind kind) { return static_cast<std::size_t>(unit_kind(kind)); };
+  for (const LayerKind kind : kinds_of(model_)) {
+    const AdapterElements adapters = adapter_elements(model_, plan_, stack_, kind);
+    trained_[at(kind)] = {round_up(adapters.dense, shard_ranks()),
+                          round_up(adapters.experts, expert_ranks)};
+    elements_[at(kind)] += trained_[at(kind)];
+  }
+  for (std::int64_t i = 0; i < content_.layers; ++i)
+    total_trained_ += trained_[at(model_.kind(content_.first_layer + i))];
+  total_ += total_trained_;
 }
 
 }  // namespace shardwright::sim

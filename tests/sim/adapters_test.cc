@@ -5,8 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+
+#include "profiles/data_dir.h"
 #include "sim/check_modelled.h"
 #include "sim/core/base/error.h"
+#include "sim/core/hf/config.h"
 #include "sim/cost/gemm_cost.h"
 #include "sim/memory/optimizer_state.h"
 #include "sim/predict.h"
@@ -32,20 +37,22 @@ double product_flops(const Ops& ops) {
   return flops;
 }
 
+/// In 80 layers of Llama 3 70B.
+double adapters_of(const Plan& plan) {
+  return 80.0 * static_cast<double>(adapter_elements(llama_70b(), plan, h100().stack, {}).dense);
+}
+
 // Llama 3 70B, a layer: q, k and v fused [8192 -> 10240], output [8192 -> 8192], gate and up
 // [8192 -> 57344], down [28672 -> 8192]; rank * (in + out) of each.
 constexpr double kWidths = (8192 + 10240) + (8192 + 8192) + (8192 + 57344) + (28672 + 8192);
 
 TEST(AdaptersTest, ParametersAreRankTimesInAndOut) {
-  const Model model = llama_70b();
-  EXPECT_DOUBLE_EQ(adapter_parameters(model, adapted(8, 1, 16), h100().stack, 80),
-                   16.0 * 80 * kWidths);
+  EXPECT_DOUBLE_EQ(adapters_of(adapted(8, 1, 16)), 16.0 * 80 * kWidths);
   // Column-parallel matrices divide what they put out, row-parallel ones what they take.
   const double model_parallel =
       (8192 + 10240.0 / 8) + (8192.0 / 8 + 8192) + (8192 + 57344.0 / 8) + (28672.0 / 8 + 8192);
-  EXPECT_DOUBLE_EQ(adapter_parameters(model, adapted(8, 8, 16), h100().stack, 80),
-                   16 * 80 * model_parallel);
-  EXPECT_EQ(adapter_parameters(model, plan_of(8, 1, 1, 1), h100().stack, 80), 0);
+  EXPECT_DOUBLE_EQ(adapters_of(adapted(8, 8, 16)), 16 * 80 * model_parallel);
+  EXPECT_EQ(adapters_of(plan_of(8, 1, 1, 1)), 0);
 }
 
 TEST(AdaptersTest, ProductsAreThoseOfTheFrozenModelAndTheAdapters) {
@@ -80,7 +87,7 @@ TEST(AdaptersTest, MemoryHoldsFrozenWeightsOnceAndStateOfAdaptersAlone) {
   Plan plan = adapted(8, 8, 16);
   plan.strategy = Strategy::kDdp;
   const auto held = [&](MemoryCategory category) { return held_bytes(model, plan, category); };
-  const double adapters = adapter_parameters(model, plan, h100().stack, 80);
+  const double adapters = adapters_of(plan);
   const ChunkContent all = partition_layers(model, plan, h100().stack).front();
   const double frozen =
       formulas::chunk_parameters(model, ModelUnits(model, plan.parallel), all).total();
@@ -214,18 +221,68 @@ TEST(AdaptersTest, TrainingAdaptersTakesBetweenTwoThirdsAndAllOfTheTime) {
   EXPECT_GT(predict(model, h100(), plan).time.iteration_s, part);
 }
 
-TEST(AdaptersTest, ExpertsAreRefusedByName) {
+Model mixture() {
   Model model = llama_70b();
   model.experts.count = 8;
   model.experts.per_token = 2;
   model.experts.ffn = 4096;
+  return model;
+}
+
+// FC1 of an expert [8192 -> 2 * 4096], FC2 [4096 -> 8192]; the router has no adapter.
+TEST(AdaptersTest, EveryExpertHasAdaptersOfItsOwn) {
+  constexpr LayerKind kExpertLayer{Mixer::kAttention, Channels::kExperts};
+  constexpr double kAttention = 16 * ((8192 + 10240) + (8192 + 8192));
+  constexpr double kExpert = 16 * ((8192 + 2 * 4096) + (4096 + 8192));
   Plan plan = adapted(8, 1, 16);
-  try {
-    check_modelled(model, plan, h100());
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("lora is 16"));
+  for (const std::int64_t ep : {1, 2, 8}) {
+    plan.parallel.ep = ep;
+    const AdapterElements of = adapter_elements(mixture(), plan, h100().stack, kExpertLayer);
+    EXPECT_DOUBLE_EQ(static_cast<double>(of.dense), kAttention);
+    EXPECT_DOUBLE_EQ(static_cast<double>(of.experts), kExpert * 8 / static_cast<double>(ep));
   }
+  plan.strategy = Strategy::kDdp;
+  EXPECT_DOUBLE_EQ(held_bytes(mixture(), plan, MemoryCategory::kMaster),
+                   4 * 80 * (kAttention + kExpert));
+}
+
+/// Parameters that the narrow products of a forward pass read.
+double narrow_parameters(const Ops& forward) {
+  double parameters = 0;
+  for (const Op& op : forward) {
+    const bool narrow = op.keeps_high_precision && op.kind != OpKind::kRouter;
+    if (op.work.kind == WorkKind::kGemm && narrow)
+      parameters += static_cast<double>(op.work.n * op.work.k * op.work.groups);
+  }
+  return parameters;
+}
+
+// Of every layer of every model that ships: attention of all forms, experts, recurrences.
+TEST(AdaptersTest, WhatIsTrainedIsWhatIsMultiplied) {
+  const Plan plan = adapted(8, 1, 16);
+  const std::filesystem::path models = profiles::data_dir() / "models";
+  for (const auto& file : std::filesystem::directory_iterator(models)) {
+    const Model model = load_model(models, file.path().stem().string());
+    for (const LayerKind kind : kinds_of(model)) {
+      const AdapterElements of = adapter_elements(model, plan, h100().stack, kind);
+      const UnitProgram layer = ProgramWriter(model, plan, h100().stack).layer(false, kind);
+      EXPECT_DOUBLE_EQ(narrow_parameters(layer.forward), static_cast<double>(of.dense + of.experts))
+          << file.path() << ", kind " << kind.index();
+      EXPECT_TRUE(std::none_of(layer.backward.begin(), layer.backward.end(), [](const Op& op) {
+        return op.kind == OpKind::kWeightGradient && !op.keeps_high_precision;
+      })) << file.path();
+    }
+  }
+}
+
+TEST(AdaptersTest, AdaptersOfExpertsTakeLessThanTrainingThem) {
+  Plan plan = plan_of(64, 1, 1, 4);
+  plan.parallel.ep = 8;
+  const double whole = predict(mixture(), h100(), plan).time.iteration_s;
+  plan.numerics.lora = 16;
+  const double part = predict(mixture(), h100(), plan).time.iteration_s;
+  EXPECT_LT(part, whole);
+  EXPECT_GT(part, 0.5 * whole);
 }
 
 // The state of the optimizer passes in and out over PCIe: 24 bytes a parameter at 54 GB/s.

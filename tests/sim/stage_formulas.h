@@ -86,7 +86,7 @@ inline std::array<double, kMemoryCategories> states(const Model& model, const Pl
   const std::vector<ChunkContent> parts = partition_layers(model, plan, stack);
   const ModelUnits units(model, plan.parallel);
   ChunkParameters held;
-  double adapters = 0;
+  double adapters = 0, expert_adapters = 0;
   for (std::int32_t c = 0; c < shape.chunks; ++c) {
     const ChunkContent& content = of_chunk(parts, shape, {stage, c});
     const ChunkParameters more = chunk_parameters(model, units, content);
@@ -94,15 +94,20 @@ inline std::array<double, kMemoryCategories> states(const Model& model, const Pl
     held.embedding += more.embedding;
     held.head += more.head;
     held.experts += more.experts;
-    adapters += adapter_parameters(model, plan, stack, content.layers);
+    for (std::int64_t i = 0; i < content.layers; ++i) {
+      const AdapterElements of =
+          adapter_elements(model, plan, stack, model.kind(content.first_layer + i));
+      adapters += f(of.dense);
+      expert_adapters += f(of.experts);
+    }
   }
   const bool divides = info_of(plan.strategy).shards != Sharded::kNothing;
   const double ranks = divides ? f(layout.group(CommGroup::kShard).size) : 1;
   const double expert_ranks = divides ? f(layout.group(sharded_over(ModelUnit::kExperts)).size) : 1;
   const bool trains_all = plan.numerics.lora == 0;
-  const double trained = trains_all ? held.total() : adapters;
-  const double owned =
-      trains_all ? held.dense() / ranks + held.experts / expert_ranks : adapters / ranks;
+  const double trained = trains_all ? held.total() : adapters + expert_adapters;
+  const double owned = trains_all ? held.dense() / ranks + held.experts / expert_ranks
+                                  : adapters / ranks + expert_adapters / expert_ranks;
   const double each = plan.numerics.quantize != Quantize::kNone
                           ? quantized_weight_bytes(plan.numerics.quantize)
                           : weight_bytes(plan, stack, profile.cluster.gpu);
@@ -112,7 +117,7 @@ inline std::array<double, kMemoryCategories> states(const Model& model, const Pl
   };
   of(MemoryCategory::kParameters) = 2 * (held.embedding + held.head) +
                                     each * (held.layers + held.experts) +
-                                    (trains_all ? 0 : 2 * adapters);
+                                    (trains_all ? 0 : 2 * (adapters + expert_adapters));
   of(MemoryCategory::kGradients) = kept_gradient_bytes(plan, stack) * trained;
   if (plan.offload == Offload::kOptimizer) return bytes;
   of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * owned;
