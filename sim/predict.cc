@@ -61,7 +61,7 @@ double tokens_per_step(const Plan& plan) {
 double model_flops(const Model& model, const Plan& plan) {
   // Backward does each product of forward twice, for the input's and the weight's gradient; frozen
   // weights have none.
-  const ForwardFlops forward = forward_flops_per_token(model, plan.seq_len);
+  const ForwardFlops forward = forward_flops_per_token(model, plan.document_length());
   if (plan.numerics.lora > 0)
     return tokens_per_step(plan) * (2 * forward.matrices + 3 * forward.attention);
   return tokens_per_step(plan) * (3 * forward.total());

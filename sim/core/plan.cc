@@ -225,6 +225,7 @@ std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node) 
 void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node) {
   check_ranks(plan, gpus_per_node);
   check_range("seq_len", plan.seq_len, 1, 1 << 24);
+  check_range("packed_length", plan.packed_length, 0, plan.seq_len);
   check_range("micro_batch", plan.micro_batch, 1, 1 << 20);
   check_range("grad_accum", plan.grad_accum, 1, 1 << 20);
   check_range("loss_chunks", plan.loss_chunks, 0, 4096);

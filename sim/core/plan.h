@@ -58,6 +58,9 @@ struct Plan {
   std::int64_t shard_group =
       0;  // ranks that share one copy of the parameters; 0: all (hsdp: one node)
   std::int64_t seq_len = 2048;
+  /// Mean length of the documents that a sequence is packed of, which attend to themselves alone;
+  /// 0: a sequence is one document.
+  std::int64_t packed_length = 0;
   std::int64_t micro_batch = 1;  // sequences per rank and micro-batch
   std::int64_t grad_accum = 1;
   std::int64_t ckpt_layers = 0;  // number of layers to which `recompute` applies
@@ -93,6 +96,10 @@ struct Plan {
   /// gathered ahead. Less than `buffers` where less is to be gathered ahead.
   int gather_window() const { return prefetch < buffers - 1 ? prefetch + 1 : buffers; }
 
+  /// Tokens that attend to one another.
+  std::int64_t document_length() const {
+    return packed_length > 0 && packed_length < seq_len ? packed_length : seq_len;
+  }
   std::int64_t feature_parts() const { return sum_features > 0 ? sum_features : parallel.tp; }
   std::int64_t use_parts() const { return sum_uses > 0 ? sum_uses : parallel.pp > 1 ? 2 : 1; }
 

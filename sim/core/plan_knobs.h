@@ -67,7 +67,7 @@ struct Offloading {
 /// The knobs that were given.
 struct GivenKnobs {
   std::vector<Strategy> strategies;  // empty: not given
-  std::optional<std::int64_t> shard_group, seq_len, micro_batch, grad_accum;
+  std::optional<std::int64_t> shard_group, seq_len, packed_length, micro_batch, grad_accum;
   std::optional<CheckpointedLayers> ckpt_layers;
   std::optional<Recomputation> recompute;
   std::optional<DType> param_dtype, reduce_dtype, master_dtype, moment_dtype;

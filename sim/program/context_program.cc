@@ -32,7 +32,8 @@ double attended(const ProgramWriter& w, bool backward) {
     if (backward && w.plan().numerics.precision == Precision::kFp8 && sinks.fp8_backward_share > 0)
       return 1 / sinks.fp8_backward_share;
   }
-  return attended_share(w.model(), w.plan().seq_len);
+  const std::int64_t document = w.plan().document_length();
+  return attended_share(w.model(), document) * f(document) / f(w.plan().seq_len);
 }
 
 /// The tensor cores' kernels of cuBLAS load 16 bytes at a time.

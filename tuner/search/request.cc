@@ -14,6 +14,7 @@ Request request_holding(const GivenKnobs& knobs, const Model& model) {
   }
   request.seq_len = knobs.seq_len.value_or(usual_seq_len(model, knobs.parallel.lora.has_value()));
   if (!knobs.seq_len) request.adapters_seq_len = usual_seq_len(model, true);
+  request.packed_length = knobs.packed_length.value_or(0);
   request.strategies = knobs.strategies;
   request.shard_group = knobs.shard_group;
   request.micro_batch = knobs.micro_batch;

@@ -285,6 +285,7 @@ Plan base_of(const Request& request, const profiles::Profile& profile) {
   Plan base;
   base.gpus = request.gpus;
   base.seq_len = request.seq_len;
+  base.packed_length = request.packed_length;
   base.param_dtype = request.param_dtype;
   base.offload = request.offload;
   base.offload_layers = request.offload_layers;

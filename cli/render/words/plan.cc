@@ -24,6 +24,8 @@ std::string plan_words(const Plan& plan) {
   if (info_of(plan.strategy).hybrid && plan.shard_group > 0)
     text += fmt::format(" of {}", plan.shard_group);
   text += fmt::format(", {} x {}, {}", plan.micro_batch, plan.grad_accum, checkpoint_words(plan));
+  if (plan.document_length() < plan.seq_len)
+    text += fmt::format(", documents of {}", plan.packed_length);
   if (plan.buffers != usual.buffers)
     text += fmt::format(", {} buffer{}", plan.buffers, plan.buffers == 1 ? "" : "s");
   if (plan.attention != usual.attention)
