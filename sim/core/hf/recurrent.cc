@@ -109,6 +109,7 @@ Model read_mamba2(const JsonReader& config) {
                         {"num_heads", "head_dim", "n_groups", "state_size", "conv_kernel",
                          "chunk_size", "use_conv_bias", "use_bias", 128, 8, 128, 256});
   set_absent_sizes(m, m.recurrence.value_heads, m.recurrence.value_dim);
+  static_cast<void>(config.has("time_step_rank"));  // of Mamba
   return m;
 }
 
