@@ -8,6 +8,7 @@
 #include <array>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
@@ -18,6 +19,7 @@
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright::profiles {
@@ -135,15 +137,43 @@ class RowReader {
   std::string* unsupported_;
 };
 
+/// In place of a family: the model is the one that ships under its name, and sizes repeat it.
+constexpr std::string_view kShipped = "config";
+
+/// `columns`: what the row says.
+Model shipped_model(const RowReader& read, const Model& columns) {
+  const std::filesystem::path folder = data_dir() / "models";
+  const std::vector<std::string> names = builtin_models(folder);
+  if (std::find(names.begin(), names.end(), columns.name) == names.end()) {
+    read.refuse_name("model", nearest_few(columns.name, names, 3));
+    return columns;
+  }
+  Model model = load_model(folder, columns.name);
+  const std::array<std::tuple<std::string_view, std::int64_t, std::int64_t>, 5> sizes = {
+      {{"layers", columns.layers, model.layers},
+       {"hidden", columns.hidden, model.hidden},
+       {"heads", columns.heads, model.heads},
+       {"ffn", columns.ffn, model.ffn},
+       {"vocab", columns.vocab, model.vocab}}};
+  for (const auto& [column, given, its] : sizes) {
+    if (given != its) read.row().fail(column, fmt::format("{}, as the model has", its));
+  }
+  model.max_positions = columns.max_positions;
+  return model;
+}
+
 Model read_model(const RowReader& read, std::int64_t seq_len) {
   Model model;
   model.name = read.text("model");
   const std::string_view arch = read.row().text("arch");
+  const bool ships = arch == kShipped;
   const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),
                                     [&](const Family& known) { return known.name == arch; });
+  if (ships) family = kFamilies.begin();
   if (family == kFamilies.end()) {
     std::vector<std::string> names;
     for (const Family& known : kFamilies) names.emplace_back(known.name);
+    names.emplace_back(kShipped);
     read.refuse_name("arch", names);
     family = kFamilies.begin();
   }
@@ -184,7 +214,7 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.mlp_bias = all;
   model.norm_bias = all && model.norm == Normalization::kLayerNorm;
   model.tied_head = read.choice<2>("tied", {"false", "true"}) == 1;
-  return model;
+  return ships ? shipped_model(read, model) : model;
 }
 
 /// "every-2": recomputed whole, on every second layer.

@@ -62,7 +62,9 @@ std::optional<CudaGraphs> read_graphs(const CsvRow& row) {
   };
   if (holds("full_iteration")) return CudaGraphs::kStep;
   if (!holds("'")) return CudaGraphs::kLayers;
-  const bool attention = holds("'attn'"), rest = holds("'moe_router'") || holds("'mlp'");
+  // A recurrence is the same half of a layer.
+  const bool attention = holds("'attn'") || holds("'mamba'"),
+             rest = holds("'moe_router'") || holds("'mlp'");
   return attention && rest ? CudaGraphs::kLayers
          : attention       ? CudaGraphs::kAttention
                            : CudaGraphs::kRouter;

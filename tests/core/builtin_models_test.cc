@@ -121,11 +121,33 @@ const std::vector<Rounded> kRounded = {
     {"grok-1", 314, 0.006},  // README.md of xai-org/grok-1
 };
 
+// Hybrids, whose cards round: what Transformers 5.24's own modules of these sizes have
+// (scripts/check_models). "27B", "35B", "397B", "80B", "31.6B", "120B", "56B", "48B", "34B", "52B",
+// "30.7B", "25.2B", "8.3B", "7B", "456B".
+const std::vector<Published> kHybrids = {
+    {"qwen3.5-27b", 26'895'998'464},
+    {"qwen3.5-35b-a3b", 34'660'610'688},
+    {"qwen3.5-397b-a17b", 396'346'350'336},
+    {"qwen3-next-80b-a3b", 79'674'391'296},
+    {"nemotron-3-nano-30b-a3b", 31'577'937'344},
+    {"nemotron-3-super-120b-a12b", 120'668'687'360},
+    {"nemotron-h-56b", 56'324'350'464},
+    {"kimi-linear-48b-a3b", 49'122'675'072},
+    {"falcon-h1-34b", 33'642'221'312},
+    {"jamba-v0.1", 51'570'323'328},
+    {"gemma-4-31b", 30'697'345'280},
+    {"gemma-4-26b-a4b", 25'233'141'760},
+    {"lfm2-8b-a1b", 8'339'929'856},
+    {"olmo-hybrid-7b", 7'430'870'688},
+    {"minimax-text-01", 456'089'655'296},
+};
+
 std::vector<Published> all_published() {
   std::vector<Published> all = kHub;
   all.insert(all.end(), kLlmFoundry.begin(), kLlmFoundry.end());
   all.insert(all.end(), kElsewhere.begin(), kElsewhere.end());
   all.insert(all.end(), kMoe.begin(), kMoe.end());
+  all.insert(all.end(), kHybrids.begin(), kHybrids.end());
   return all;
 }
 

@@ -293,6 +293,28 @@ TEST(Ledger, FamiliesDifferInWhatTheirLayersHold) {
   EXPECT_FALSE(read_with({{"arch", "opt"}, {"mlp", "relu"}}).model.gated_mlp);
 }
 
+// Layers of several kinds, which no column says, are those of a model that ships.
+TEST(Ledger, TakesAModelThatShipsByItsName) {
+  const Fields nano = {{"model", "nemotron-3-nano-30b-a3b"},
+                       {"arch", "config"},
+                       {"layers", "52"},
+                       {"hidden", "2688"},
+                       {"heads", "32"},
+                       {"kv_heads", "2"},
+                       {"ffn", "1856"},
+                       {"mlp", "relu2"},
+                       {"vocab", "131072"}};
+  const LedgerRow row = read_with(nano);
+  EXPECT_EQ(count_parameters(row.model).total(row.model.layers), 31'577'937'344);
+  EXPECT_EQ(row.model.max_positions, 2048);
+  Fields other = nano;
+  other["layers"] = "51";
+  EXPECT_THAT(error_with(other), HasSubstr("found \"51\", expected 52, as the model has"));
+  other = nano;
+  other["model"] = "nemotron-3-nano";
+  EXPECT_THAT(error_with(other), HasSubstr("expected one of nemotron-3-nano-30b-a3b"));
+}
+
 // A run over several nodes of cards that are usually not linked had some network.
 TEST(Ledger, RowsOfSeveralNodesAreLinked) {
   const LedgerRow row = read_with({{"gpu", "rtx-4090"}, {"inter_gbps_per_node", ""}});
