@@ -143,8 +143,8 @@ TEST(Size, PublishedTrainingsOfTheModelAreTold) {
   EXPECT_LT(interval[1].get<double>() / interval[0].get<double>(), 2.7);
 }
 
-// What teams published of their trainings, asked with their precision and batch but for the best
-// layout, lies in intervals that tell a buyer something: DeepSeek-V3 (pre-training), Llama 3.1
+// What teams published of their trainings, asked with their precision but for the best layout and
+// batch, lies in intervals that tell a buyer something: DeepSeek-V3 (pre-training), Llama 3.1
 // 405B, Llama 3 70B and 8B.
 TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
   struct Training {
@@ -160,6 +160,13 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
        "2048",
        2.664e6,
        {"--precision", "fp8", "--fp8-recipe", "block", "--global-batch", "15360"}},
+      {"deepseek-v3",
+       "14.8T",
+       "4k",
+       "h800-8x400",
+       "2048",
+       2.664e6,
+       {"--precision", "fp8", "--fp8-recipe", "block"}},
       {"llama-3.1-405b", "15.6T", "8k", "dgx-h100", "16384", 30.84e6, {}},
       {"llama-3-70b", "15T", "8k", "dgx-h100", "8192", 6.4e6, {}},
       {"llama-3-8b", "15T", "8k", "dgx-h100", "512", 1.3e6, {}}};
@@ -175,6 +182,19 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
     EXPECT_GE(high, one.gpu_hours) << one.model;
     EXPECT_LT(high / low, 2.7) << one.model;
   }
+}
+
+// Steps of a published training of the very model are among those that `size` may choose: it is not
+// worse than with that batch given.
+TEST(Size, TheBatchOfThePublishedTrainingIsAmongItsOwn) {
+  const auto days = [](const Flags& more) {
+    Flags flags{"--model",     "deepseek-v3", "--tokens",     "14.8T",  "--seq-len",
+                "4k",          "--clusters",  "h800-8x400",   "--gpus", "2048",
+                "--precision", "fp8",         "--fp8-recipe", "block"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return sized(flags).at("options")[0].at("days").get<double>();
+  };
+  EXPECT_LT(days({}), 1.001 * days({"--global-batch", "15360"}));
 }
 
 // `tune` of the size that is recommended, with its batch, finds nothing faster.

@@ -9,6 +9,7 @@
 #include "profiles/operations.h"
 #include "sim/core/base/portable_math.h"
 #include "tuner/runs/critical_batch.h"
+#include "tuner/runs/same_model.h"
 #include "tuner/search/objective.h"
 
 namespace shardwright::tuner {
@@ -82,6 +83,17 @@ void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
   }
 }
 
+/// Batches grow with tokens: a training on many more took one that is too large here.
+double batch_of_trainings(const Model& model, double tokens) {
+  double most = 0;
+  for (const profiles::WholeRun& run :
+       trainings_of(model, profiles::load_whole_runs(profiles::shipped_whole_runs()))) {
+    if (run.tokens <= 2 * tokens && run.global_batch_tokens)
+      most = std::max(most, *run.global_batch_tokens);
+  }
+  return most;
+}
+
 }  // namespace
 
 double interrupted_every_gpu_hours(const RunConditions& conditions, std::int64_t gpus_per_node) {
@@ -99,8 +111,11 @@ RunConditions usual_conditions(const Model& model, double tokens, std::int64_t s
   conditions.critical_tokens = critical.middle;
   conditions.critical_range = critical.range;
   conditions.critical_words = critical.words;
-  conditions.usual_tokens = usual_batch_tokens(critical.middle, seq_len);
-  conditions.published_tokens = critical.middle * critical.published;
+  conditions.own_published_tokens = batch_of_trainings(model, tokens);
+  conditions.usual_tokens =
+      std::max(usual_batch_tokens(critical.middle, seq_len), conditions.own_published_tokens);
+  conditions.published_tokens =
+      std::max(critical.middle * critical.published, conditions.own_published_tokens);
   conditions.free_tokens = conditions.published_tokens;
   conditions.production = profiles::load_production();
   conditions.mtbf_gpu_hours = operations.mtbf_gpu_hours;

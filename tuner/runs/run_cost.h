@@ -39,6 +39,9 @@ struct RunConditions {
   std::string critical_words;              // whose laws
   double usual_tokens = 0;                 // of a step, when nobody says
   double published_tokens = 0;             // the most of a step, by published trainings
+  /// The most of a step, by published trainings of the very model on at most twice the tokens; 0:
+  /// there is none.
+  double own_published_tokens = 0;
   double free_tokens = 0;                  // of a step, beyond which more tokens are counted
   profiles::Production production;
   double mtbf_gpu_hours = 0, restart_s = 0;

@@ -62,7 +62,7 @@ std::string batch_contradiction(const Request& fixed, std::int64_t gpus) {
 }
 
 double uncounted_tokens(const RunConditions& conditions) {
-  return kUsualOverhead * conditions.critical_tokens;
+  return std::max(kUsualOverhead * conditions.critical_tokens, conditions.own_published_tokens);
 }
 
 std::vector<double> batch_caps(const SizingJob& job, std::int64_t gpus) {

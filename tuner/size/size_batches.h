@@ -23,7 +23,8 @@ std::vector<std::int64_t> plain_batches(double cap, std::int64_t unit);
 std::vector<std::int64_t> shared_batches(double cap, std::int64_t gpus,
                                          std::int64_t most_ranks = 1024);
 
-/// Tokens of a step that is chosen, beyond which more tokens are counted.
+/// Tokens of a step that is chosen, beyond which more tokens are counted: what needs 20 % more than
+/// tiny steps, or what a published training of the very model took.
 double uncounted_tokens(const RunConditions& conditions);
 
 /// Caps in sequences, least first: the usual batch and, where that leaves a GPU few sequences,

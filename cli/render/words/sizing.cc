@@ -101,10 +101,14 @@ std::string batch_sentence(const SizingReport& report, const Sized& option) {
         millions_of_tokens(run.free_tokens));
   }
   const auto [least, most] = tuner::tokens_of_tiny_steps(option.tokens_per_step, run);
+  const std::string own = run.own_published_tokens > 0
+                              ? fmt::format("; a published training of this model took steps of {}",
+                                            millions_of_tokens(run.own_published_tokens))
+                              : "";
   return fmt::format(
-      "{}. The tokens are taken as chosen for steps of this size; by these laws tiny steps reach "
+      "{}{}. The tokens are taken as chosen for steps of this size; by these laws tiny steps reach "
       "the same loss with {} times less.",
-      text, range_words(least, most, 2));
+      text, own, range_words(least, most, 2));
 }
 
 /// What data parallelism alone takes on the same GPUs, for whoever has its software.
