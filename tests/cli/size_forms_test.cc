@@ -184,6 +184,23 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
   }
 }
 
+// DeepSeek-V3 on the layout and in the arithmetic that its report gives (arXiv 2412.19437, 3.1 to
+// 3.3: DualPipe over 16 stages, 64-way expert parallelism, weights in fp8, moments in bf16, even
+// loads): what put-off weight gradients keep leaves room for it.
+TEST(Size, DeepSeekV3FitsAsItWasTrained) {
+  const json option =
+      sized({"--model",       "deepseek-v3", "--tokens",       "14.8T",    "--seq-len",      "4k",
+             "--clusters",    "h800-8x400",  "--gpus",         "2048",     "--precision",    "fp8",
+             "--fp8-recipe",  "block",       "--fp8-params",   "on",       "--pp",           "16",
+             "--tp",          "1",           "--pp-schedule",  "dualpipe", "--ep",           "64",
+             "--ep-overlap",  "on",          "--dispatcher",   "deepep",   "--moment-dtype", "bf16",
+             "--expert-load", "balanced",    "--global-batch", "15360"})
+          .at("options")[0];
+  const double hours = 24 * option.at("gpus").get<double>();
+  EXPECT_LT(hours * option.at("days_interval")[0].get<double>(), 2.664e6);
+  EXPECT_GT(hours * option.at("days_interval")[1].get<double>(), 2.664e6);
+}
+
 // Steps of a published training of the very model are among those that `size` may choose: it is not
 // worse than with that batch given.
 TEST(Size, TheBatchOfThePublishedTrainingIsAmongItsOwn) {
