@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "sim/core/base/csv.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/plan_knobs.h"
 
@@ -69,6 +70,14 @@ Value from_text(const KnobFacts& knob, std::string_view given_as, const std::str
     return text == "on";
   } else if constexpr (std::is_enum_v<Value>) {
     const std::optional<Value> value = from_word<Value>(text);
+    if constexpr (std::is_same_v<Value, Precision>) {
+      if (text == "nf4" || text == "int4" || text == "int8") {
+        throw Error(fmt::format(
+            "{} is '{}', but layers multiply in one of {}; frozen weights of adapters in "
+            "fewer bits are --quantize nf4, int8 or fp8",
+            given_as, text, fmt::join(words_for<Value>(), ", ")));
+      }
+    }
     if (!value) fail_word(given_as, text, words_for<Value>());
     return *value;
   } else if constexpr (std::is_same_v<Value, double>) {

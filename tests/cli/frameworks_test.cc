@@ -200,6 +200,8 @@ TEST(FineTuning, TasksThatContradictKnobsAreOneSentence) {
                "--task is sft, but --lora is 8, expected --task lora or qlora");
   expect_error(run(kOneCard, {"--task", "lora", "--quantize", "nf4"}), 3,
                "--task is lora, but --quantize is nf4, expected --task qlora");
+  expect_error(run(kOneCard, {"--precision", "nf4"}), 3,
+               "frozen weights of adapters in fewer bits are --quantize nf4");
   expect_error(run(kOneCard, {"--quantize", "nf4"}), 3, "quantize is nf4, but the model itself");
   expect_error(run(kOneCard, {"--task", "dpo"}), 3, "--task is 'dpo'");
 }
