@@ -45,17 +45,26 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                             lacks, stack.id,
                             stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
   }
-  const bool is_shared = profile.cluster.devices_per_node > 0;
-  // Tensor ranks of this project's executor take turns on a processor as replicas do.
-  if (is_shared && profile.cluster.gpu.is_processor() && stack.id == "native" &&
-      plan.parallel.pp == 1 && beyond_execution(plan).empty())
-    return;
-  if (is_shared) {
-    throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
-                            beyond_data_parallel(plan), profile.cluster.id));
+  const Cluster& cluster = profile.cluster;
+  if (cluster.devices_per_node > 0) {
+    const bool runs_here = cluster.gpu.is_processor() && stack.id == "native";
+    if (!runs_here || !beyond_execution(plan).empty()) {
+      throw Error(
+          fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
+                      beyond_data_parallel(plan), cluster.id));
+    }
+    // Tensor ranks of this project's executor take turns on a processor as replicas do.
+    if (plan.parallel.pp == 1) return;
+    // Stages wait for one another, and where they share a core no pass has a time of its own.
+    if (cluster.ranks_per_device(plan.gpus) > cluster.gpu.sm_count) {
+      throw Error(
+          fmt::format("pp is {}, but {} ranks take turns on the {} cores of cluster {}, expected "
+                      "at most one rank a core (gpu.sm_count), or a cluster such as cpu-cores",
+                      plan.parallel.pp, plan.gpus, cluster.gpu.sm_count, cluster.id));
+    }
   }
   const Numerics& n = plan.numerics;
-  const Gpu& gpu = profile.cluster.gpu;
+  const Gpu& gpu = cluster.gpu;
   if (peak_flops(gpu, n.precision) <= 0) {
     std::vector<std::string_view> has;
     for (const Precision other :

@@ -11,6 +11,7 @@
 #include "profiles/node_network.h"
 #include "profiles/prices/power_limit.h"
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/rack.h"
 
@@ -128,8 +129,9 @@ bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::st
   };
   const std::vector<Strategy>& named = knobs.strategies;
   if (!named.empty() && std::all_of(named.begin(), named.end(), of_megatron)) return false;
-  return beyond_data_parallel(asked).empty() ||
-         profiles::load_stack(stack).stack.parallel.supported;
+  if (beyond_data_parallel(asked).empty()) return true;
+  const ParallelSoftware software = profiles::load_stack(stack).stack.parallel;
+  return software.supported || (software.tensor_and_pipeline && beyond_execution(asked).empty());
 }
 
 /// `planned`: `file` is the plan to change, not a set of defaults.

@@ -11,6 +11,7 @@
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/refusal.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
@@ -149,6 +150,29 @@ TEST(SharedDeviceTest, MoreRanksOnTheSameCoresGiveNoMoreThroughput) {
   };
   EXPECT_LT(tokens_per_s(4), 1.02 * tokens_per_s(2));
   EXPECT_GT(tokens_per_s(4), 0.5 * tokens_per_s(2));
+}
+
+// Stages of which each has a core wait for one another as on devices of their own; those that take
+// turns have no times of their own.
+TEST(SharedDeviceTest, StagesOfAPipelineHaveACoreEach) {
+  const Model model = shardwright::testing::tiny_llama();
+  Plan plan = shardwright::testing::tiny_plan(Strategy::kYafsdp, 2, 4);
+  plan.seq_len = 64;
+  plan.parallel.pp = 2;
+  const Prediction stages =
+      predict(model, load_profile("host", "native", {"gpu.sm_count=2"}), plan);
+  EXPECT_GT(stages.pipeline.bubble, 0.1);
+  EXPECT_LT(stages.pipeline.bubble, 0.4);
+  Plan together = plan;
+  together.parallel.pp = 1;
+  const Profile host = load_profile("host", "native", {"gpu.sm_count=2"});
+  EXPECT_LT(stages.time.iteration_s, 1.1 * predict(model, host, together).time.iteration_s);
+  EXPECT_EQ(shardwright::testing::refusal_of([&] {
+              plan.gpus = 4;
+              predict(model, host, plan);
+            }),
+            "pp is 2, but 4 ranks take turns on the 2 cores of cluster host, expected at most one "
+            "rank a core (gpu.sm_count), or a cluster such as cpu-cores");
 }
 
 TEST(SharedDeviceTest, ProductsOfAProcessorAreNotPadded) {
