@@ -48,8 +48,20 @@ export function usualStep({traceEvents}) {
   const byLength = [...steps.values()].sort((one, other) => one.end - one.begin - (other.end - other.begin));
   if (!byLength.length) throw new Error('it has no slices');
   const usual = byLength[Math.floor((byLength.length - 1) / 2)];
+  // The shortest gradient norm is what each rank does in its own; before, it waits for the others.
+  const norms = new Map();  // by process, the first one
+  for (const event of traceEvents) {
+    if (event.ph !== 'X' || stepOf(event) !== usual.number || !event.args || event.args.kind !== 'gradient_norm') continue;
+    if (!norms.has(event.pid) || event.args.id < norms.get(event.pid).args.id) norms.set(event.pid, event);
+  }
+  const shortest = Math.min(...[...norms.values()].map(({dur}) => dur));
+  const apart = (event) => {
+    if (norms.get(event.pid) !== event || event.dur <= shortest) return [event];
+    const waits = event.dur - shortest;
+    return [{...event, dur: waits, cat: 'bubble', args: {step: event.args.step}}, {...event, ts: event.ts + waits, dur: shortest}];
+  };
   const kept = traceEvents.filter((event) => shown.has(event.pid) && (event.ph === 'M' || (event.ph === 'X' && stepOf(event) === usual.number)));
-  return {traceEvents: kept.map((event) => (event.ph === 'X' ? {...event, ts: event.ts - usual.begin} : event))};
+  return {traceEvents: kept.flatMap(apart).map((event) => (event.ph === 'X' ? {...event, ts: event.ts - usual.begin} : event))};
 }
 
 /** Steps under each other share a scale, unless the shortest would vanish beside the longest; then each has its own. */

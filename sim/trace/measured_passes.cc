@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
+
+#include "sim/trace/norm_meetings.h"
 
 namespace shardwright::sim {
 namespace {
@@ -16,12 +19,14 @@ class PassesOfStage {
  public:
   explicit PassesOfStage(const Schedule& schedule) : schedule_(schedule) {
     std::uint32_t section = ~std::uint32_t{0};
-    for_each_op(schedule, [&](const OpInstance& at, const Op&) {
+    for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+      if (op.kind == OpKind::kGradientNorm) norms_.insert(at.id);
       if (at.section == section) return;
       section = at.section;
       sections_[at.id] = section;
     });
   }
+  bool is_norm(OpId id) const { return norms_.contains(id); }
   const Section& section_of(OpId id) const {
     return schedule_.sections[std::prev(sections_.upper_bound(id))->second];
   }
@@ -33,6 +38,7 @@ class PassesOfStage {
  private:
   const Schedule& schedule_;
   std::map<OpId, std::uint32_t> sections_;
+  std::set<OpId> norms_;
 };
 
 StageOfRank stage_of_rank(const Schedule& schedule, std::int32_t stage) {
@@ -52,7 +58,7 @@ StageOfRank stage_of_rank(const Schedule& schedule, std::int32_t stage) {
 }
 
 /// Of one rank in one step, in order of begin, without gaps since the step began.
-void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns,
+void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns, Nanoseconds met_ns,
                    const std::vector<const Span*>& spans, std::vector<PassSpan>& passes) {
   const std::size_t first = passes.size();
   const PassSpan like{StageWork::kBubble, spans.front()->rank, spans.front()->step};
@@ -68,6 +74,9 @@ void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns,
       pass.micro_batch = action->micro_batch;
     } else {
       pass.work = stage.sums(section) ? StageWork::kReduction : StageWork::kOptimizer;
+      // A stage that waits for others at the norm does not update yet.
+      if (pass.work == StageWork::kOptimizer)
+        pass.begin_ns = std::clamp(met_ns, pass.begin_ns, pass.end_ns);
     }
     PassSpan* last = passes.size() > first ? &passes.back() : nullptr;
     const bool goes_on = last != nullptr && last->work == pass.work && last->chunk == pass.chunk &&
@@ -104,14 +113,19 @@ void add_measured_passes(const std::vector<Schedule>& stages, const RankMesh& me
     if (span.stream == 0 && span.id >= 0) by_rank[{span.rank, span.step}].push_back(&span);
   }
   if (!begins.empty()) begins.begin()->second = 0;
+  const std::map<LaneKey, Nanoseconds> meetings = norm_meetings(timeline, [&](OpId id) {
+    return std::any_of(passes_of.begin(), passes_of.end(),
+                       [id](const PassesOfStage& stage) { return stage.is_norm(id); });
+  });
   for (auto& [key, spans] : by_rank) {
     const auto stage = static_cast<std::int32_t>(mesh.place_of(key.first).pp);
     const Schedule& schedule = stages[static_cast<std::size_t>(stage)];
     timeline.stages[key.first] = stage_of_rank(schedule, stage);
     std::stable_sort(spans.begin(), spans.end(),
                      [](const Span* a, const Span* b) { return a->begin_ns < b->begin_ns; });
-    append_passes(passes_of[static_cast<std::size_t>(stage)], begins.at(key.second), spans,
-                  timeline.passes);
+    const auto met = meetings.find({key.second, key.first});
+    append_passes(passes_of[static_cast<std::size_t>(stage)], begins.at(key.second),
+                  met == meetings.end() ? 0 : met->second, spans, timeline.passes);
   }
 }
 

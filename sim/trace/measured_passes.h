@@ -13,7 +13,8 @@ namespace shardwright::sim {
 
 /// Fills stages and passes of a measured timeline, whose spans are of all ranks, from the stages'
 /// schedules. A pass lasts from its first to its last operation on the compute stream; what is
-/// between passes is a bubble, what is behind the last one the optimizer's.
+/// between passes is a bubble, also until all ranks have come to the norm behind the last one, and
+/// what follows is the optimizer's.
 void add_measured_passes(const std::vector<Schedule>& stages, const RankMesh& mesh,
                          Timeline& timeline);
 

@@ -27,4 +27,9 @@ std::int64_t MeetingRanks::group_of(const TracedOperation& operation, std::int32
   return at->second;
 }
 
+CommGroup MeetingRanks::largest() const {
+  if (mesh_ && mesh_->pp > 1) return CommGroup::kPipeline;
+  return mesh_ && mesh_->dp == 1 && mesh_->tp > 1 ? CommGroup::kTensor : CommGroup::kData;
+}
+
 }  // namespace shardwright::sim

@@ -19,6 +19,8 @@ class MeetingRanks {
   /// A number that the ranks of the group share; the same for all where the trace does not say of
   /// which plan its ranks are, as in predictions.
   std::int64_t group_of(const TracedOperation& operation, std::int32_t rank);
+  /// The group that tells most of all ranks: the stages', the replicas', or that of tensor ranks.
+  CommGroup largest() const;
 
  private:
   std::optional<RankMesh> mesh_;

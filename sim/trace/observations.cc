@@ -149,8 +149,8 @@ class Observer {
   /// was there before it was asked for shows the end of it only.
   void observe_message(const Span& span) {
     const Op& op = op_of(span.id);
-    const auto sent = trace_.sent_ns.find({span.id, span.rank, span.step});
-    const bool known = sent != trace_.sent_ns.end();
+    const auto sent = trace_.ready_ns.find({span.id, span.rank, span.step});
+    const bool known = sent != trace_.ready_ns.end();
     const Nanoseconds begin = known ? std::max(sent->second, span.begin_ns) : span.begin_ns;
     const Nanoseconds ns = span.end_ns - begin;
     const bool whole = known ? sent->second >= span.begin_ns : trace_.origin.device.empty();

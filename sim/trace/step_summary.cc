@@ -40,7 +40,7 @@ struct Sums {
 /// A lane's time, shared out to its operations.
 struct SharedLane {
   Nanoseconds kernels_ns = 0;
-  Nanoseconds idle_ns = 0;
+  Nanoseconds idle_ns = 0, met_ns = 0;  // met: of idle, until the last rank came to the norm
   std::array<Nanoseconds, kStageWorks> idle_by_work_ns{};
   Nanoseconds passes_ns = 0, closed_ns = 0;  // closed: passes without operations in the trace
   std::map<OpId, Sums> sums;
@@ -81,13 +81,6 @@ class IdleMoments {
   std::size_t at_ = 0;
 };
 
-/// When a receive's message was sent, of others the span's begin.
-Nanoseconds ready_ns(const StepTrace& trace, const Span& span) {
-  const auto sent = trace.sent_ns.find({span.id, span.rank, span.step});
-  return sent == trace.sent_ns.end() ? span.begin_ns
-                                     : std::clamp(sent->second, span.begin_ns, span.end_ns);
-}
-
 /// `step` is from the first operation of any rank to the last.
 SharedLane share_out(const Lane& lane, const StepTrace& trace, const Extent& step) {
   struct Edge {
@@ -98,10 +91,14 @@ SharedLane share_out(const Lane& lane, const StepTrace& trace, const Extent& ste
   std::vector<Edge> edges;
   std::vector<bool> collective;
   std::vector<Nanoseconds> ready;
+  std::vector<std::pair<Nanoseconds, Nanoseconds>> norms;  // until all ranks were there
   for (std::size_t i = 0; i < lane.spans.size(); ++i) {
     const Span& span = *lane.spans[i];
     collective.push_back(trace.operations.at(span.id).communicates());
     ready.push_back(ready_ns(trace, span));
+    // Of a pipeline that is its drain.
+    if (lane.passes.empty() && trace.operations.at(span.id).kind == OpKind::kGradientNorm)
+      norms.emplace_back(span.begin_ns, ready.back());
     edges.push_back({ready.back(), true, i});
     edges.push_back({span.end_ns, false, i});
   }
@@ -122,6 +119,9 @@ SharedLane share_out(const Lane& lane, const StepTrace& trace, const Extent& ste
     if (kernels.empty() && collectives.empty()) {
       shared.idle_ns += dt;
       idle.add(from_ns, until_ns);
+      for (const auto& [begin, end] : norms)
+        shared.met_ns +=
+            std::max<Nanoseconds>(0, std::min(until_ns, end) - std::max(from_ns, begin));
       return;
     }
     const std::size_t owner = kernels.empty() ? *collectives.begin() : kernels.begin()->second;
@@ -226,12 +226,10 @@ class Summary {
     for (const auto& of_stage : ranks_of_) {
       const std::vector<LaneKey>& lanes = of_stage.second;
       const auto mean_of = [&](auto&& of_lane) {
-        std::vector<double> values;
-        for (const LaneKey& key : lanes)
-          values.push_back(kSecondsPerNs * static_cast<double>(of_lane(lanes_.at(key))));
-        return median(values) * summary_.stage_share;
+        return median_of(lanes, of_lane) * summary_.stage_share;
       };
       summary_.idle_s += mean_of([](const SharedLane& lane) { return lane.idle_ns; });
+      summary_.met_s += mean_of([](const SharedLane& lane) { return lane.met_ns; });
       summary_.closed_s += mean_of([](const SharedLane& lane) { return lane.closed_ns; });
       for (std::size_t work = 0; work < kStageWorks; ++work) {
         summary_.idle_by_work_s[work] +=
@@ -239,6 +237,14 @@ class Summary {
       }
     }
     summary_.idle_s += median(beyond);
+  }
+
+  template <typename OfLane>
+  double median_of(const std::vector<LaneKey>& lanes, const OfLane& of_lane) const {
+    std::vector<double> values;
+    for (const LaneKey& key : lanes)
+      values.push_back(kSecondsPerNs * static_cast<double>(of_lane(lanes_.at(key))));
+    return median(values);
   }
 
   /// Of all passes of a stage to those that have their operations in the trace.
@@ -261,7 +267,10 @@ class Summary {
     const double opened = opened_share(lanes);
     for (const auto& [id, times] : summary_.operations) {
       const TracedOperation& operation = times.operation;
-      if (!operation.communicates() || operation.stage != stage) continue;
+      if (operation.stage != stage) continue;
+      if (operation.kind == OpKind::kGradientNorm)
+        of_group(meeting_.largest()).waiting_s += times.awaited_s;
+      if (!operation.communicates()) continue;
       const CommGroup group = operation.group.value_or(CommGroup::kData);
       // Messages are in the trace also where the operations of their passes are not.
       const double share = group == CommGroup::kPipeline ? 1 : opened;
@@ -272,15 +281,16 @@ class Summary {
       of.transfer_s += times.transfer_s / share;
       of.waiting_s += times.waiting_s() / share;
     }
+    of_group(meeting_.largest()).exposed_s +=
+        median_of(lanes, [](const SharedLane& lane) { return lane.met_ns; });
     for (const auto& [work, group] : {std::pair(StageWork::kTransfer, CommGroup::kPipeline),
                                       std::pair(StageWork::kReduction, CommGroup::kData),
                                       std::pair(StageWork::kGather, CommGroup::kData)}) {
       const auto at = static_cast<std::size_t>(work);
-      std::vector<double> values;
-      for (const LaneKey& key : lanes)
-        values.push_back(kSecondsPerNs * static_cast<double>(lanes_.at(key).idle_by_work_ns[at]));
-      of_group(group).exposed_s += median(values);
-      if (work == StageWork::kTransfer) of_group(group).transfer_s += median(values);
+      const double idle_s =
+          median_of(lanes, [at](const SharedLane& lane) { return lane.idle_by_work_ns[at]; });
+      of_group(group).exposed_s += idle_s;
+      if (work == StageWork::kTransfer) of_group(group).transfer_s += idle_s;
     }
     return groups;
   }

@@ -10,7 +10,9 @@
 // stages, so that they still add up. Values are medians over lanes, which single
 // disturbed steps do not move. The least duration of a collective over the ranks of its group is
 // its transfer; what ranks spend beyond it they wait for each other. A message between stages lasts
-// from when it was sent; what its receive lasts before is waiting, and the stage's bubble.
+// from when it was sent; what its receive lasts before is waiting, and the stage's bubble. So is
+// what the gradient norm lasts before the last rank has come to it; without stages it is waiting of
+// the ranks' group.
 #pragma once
 
 #include <array>
@@ -29,7 +31,8 @@ struct OperationTimes {
   double duration_s = 0;  // on one rank
   double exposed_s = 0;   // its part of the step
   double transfer_s = 0;  // collectives: the duration without waiting
-  double awaited_s = 0;   // receives: until the message was sent, which is not in the duration
+  double awaited_s = 0;   // receives: until the message was sent, gradient norms: until all ranks
+                          // were there; not in the duration
   double contended = 0;   // share of the duration beside the other sort of operation
 
   double waiting_s() const { return awaited_s + duration_s - transfer_s; }
@@ -83,6 +86,7 @@ struct StepSummary {
   CommunicationSummary communication;
   double stage_share = 1;                            // of a stage in the step: 1 / stages
   std::array<double, kStageWorks> idle_by_work_s{};  // of idle_s, where a pipeline says what it is
+  double met_s = 0;                       // of idle_s, until all ranks came to the gradient norm
   double closed_s = 0;                    // likewise, passes whose operations are not in the trace
   std::map<std::string, double> alone_s;  // kernels that ran alone, by name without layer: median
   double step_s = 0;                      // median over steps of the slowest rank's

@@ -15,6 +15,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/hf/config.h"
 #include "sim/trace/chrome_events.h"
+#include "sim/trace/norm_meetings.h"
 #include "sim/trace/sent_messages.h"
 
 namespace shardwright::sim {
@@ -24,6 +25,20 @@ using nlohmann::json;
 
 constexpr const char* kHostTrack = "host";
 constexpr const char* kStageTrack = "stage";
+
+std::map<SpanKey, Nanoseconds> ready_operations(const StepTrace& trace) {
+  std::map<SpanKey, Nanoseconds> ready = sent_messages(trace);
+  if (trace.origin.device.empty()) return ready;  // a prediction's ranks come together
+  const auto is_norm = [&](OpId id) {
+    return trace.operations.at(id).kind == OpKind::kGradientNorm;
+  };
+  const std::map<LaneKey, Nanoseconds> meetings = norm_meetings(trace.timeline, is_norm);
+  for (const Span& span : trace.timeline.spans) {
+    if (is_norm(span.id))
+      ready[{span.id, span.rank, span.step}] = meetings.at({span.step, span.rank});
+  }
+  return ready;
+}
 
 /// The word's value, of an enumeration that counts from 0 to `last`.
 template <class Enum>
@@ -98,7 +113,7 @@ class Reader {
                      [](const Span& a, const Span& b) {
                        return std::pair(a.rank, a.begin_ns) < std::pair(b.rank, b.begin_ns);
                      });
-    trace_.sent_ns = sent_messages(trace_);
+    trace_.ready_ns = ready_operations(trace_);
     return std::move(trace_);
   }
 
@@ -427,8 +442,15 @@ StepTrace step_trace_of(std::span<const Schedule> stages, Timeline timeline, std
     trace.roles.push_back(i < streams.size() ? streams[i].role : StreamRole::kSide);
   }
   trace.timeline = std::move(timeline);
-  trace.sent_ns = sent_messages(trace);
+  trace.ready_ns = ready_operations(trace);
   return trace;
+}
+
+Nanoseconds ready_ns(const StepTrace& trace, const Span& span) {
+  const auto ready = trace.ready_ns.find({span.id, span.rank, span.step});
+  // Of several kernels the last one waits.
+  const bool known = ready != trace.ready_ns.end() && ready->second <= span.end_ns;
+  return known ? std::max(ready->second, span.begin_ns) : span.begin_ns;
 }
 
 StepTrace of_rank(StepTrace trace, std::int64_t rank) {

@@ -58,10 +58,12 @@ struct StepTrace {
   std::map<OpId, TracedOperation> operations;  // those that have spans
   Timeline timeline;                           // its spans and those of the host have operations
   std::vector<StreamRole> roles;               // of Timeline::streams
-  std::map<SpanKey, Nanoseconds> sent_ns;      // by a receive: when its message was sent
-  std::int64_t foreign = 0;                    // kernels of no operation
-  double foreign_s = 0;                        // what they took
-  std::vector<std::string> left_out;           // sentences on what of the file is not here
+  /// By an operation that waits for other ranks: when a receive's message was sent, when the last
+  /// rank came to the gradient norm.
+  std::map<SpanKey, Nanoseconds> ready_ns;
+  std::int64_t foreign = 0;           // kernels of no operation
+  double foreign_s = 0;               // what they took
+  std::vector<std::string> left_out;  // sentences on what of the file is not here
 };
 
 /// Most slices of a file.
@@ -72,6 +74,9 @@ StepTrace read_step_trace(const std::filesystem::path& file);
 
 /// The same of a timeline in memory, of the schedules of its stages.
 StepTrace step_trace_of(std::span<const Schedule> stages, Timeline timeline, std::string name);
+
+/// When an operation has all ranks that it waits for, not before its begin.
+Nanoseconds ready_ns(const StepTrace& trace, const Span& span);
 
 /// What `rank` did. A trace of one rank stays as it is: all ranks do the same in a prediction.
 /// Throws Error when there are several ranks and `rank` is none of them.

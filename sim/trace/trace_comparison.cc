@@ -66,6 +66,8 @@ class Comparer {
       cause(why) += difference;
       cause(Cause::kHost) -= difference;
     }
+    cause(Cause::kWaiting) += measured.met_s - predicted.met_s;
+    cause(Cause::kHost) -= measured.met_s - predicted.met_s;
     cause(Cause::kKernelTime) += measured.closed_s - predicted.closed_s;
     cause(Cause::kHost) -= measured.closed_s - predicted.closed_s;
     cause(Cause::kScatter) = measured.scatter_s() - predicted.scatter_s();

@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "exec/host/stream_clocks.h"
 #include "sim/core/pipeline_shape.h"
 #include "sim/engine/engine.h"
 #include "sim/pipeline/recurrence.h"
 #include "sim/pipeline/stages.h"
+#include "sim/trace/measured_passes.h"
 #include "tests/exec/joint_walk.h"
 #include "tests/exec/staged_training.h"
 
@@ -277,6 +280,48 @@ TEST_P(VirtualClocksOfStages, ExecuteEveryPassWhereTheRecurrenceHasIt) {
       ASSERT_EQ(when, passes.at(which))
           << "rank " << rank << ": " << ::testing::PrintToString(which);
   }
+}
+
+// Stages that are through earlier wait until the last one comes to the norm: that is no update yet.
+TEST_P(VirtualClocksOfStages, DrainUntilTheLastStageComesToTheNorm) {
+  constexpr Nanoseconds kNorm = 777;
+  const Training training = training_of(GetParam());
+  const std::vector<Schedule> stages = stages_of(training);
+  const Executed executed = execute(training, [](std::int64_t, const OpInstance& at, const Op& op) {
+    return op.kind == OpKind::kGradientNorm ? kNorm : drawn(at.op, 1);
+  });
+  const RankMesh mesh(training.plan, stages.front().shard_ranks());
+  Timeline all;
+  std::map<std::int32_t, Nanoseconds> comes;  // by rank
+  Nanoseconds last = 0;
+  for (const auto& [rank, timeline] : executed.timelines) {
+    all.spans.insert(all.spans.end(), timeline.spans.begin(), timeline.spans.end());
+    std::set<OpId> norms;
+    for_each_op(stages[static_cast<std::size_t>(mesh.place_of(rank).pp)],
+                [&](const OpInstance& at, const Op& op) {
+                  if (op.kind == OpKind::kGradientNorm) norms.insert(at.id);
+                });
+    for (const Span& span : timeline.spans) {
+      if (span.id == *norms.begin()) comes[span.rank] = span.begin_ns;
+    }
+    last = std::max(last, comes.at(static_cast<std::int32_t>(rank)));
+  }
+  sim::add_measured_passes(stages, mesh, all);
+  std::map<std::int32_t, StageWork> before;
+  std::size_t updates = 0, waits = 0;
+  for (const PassSpan& pass : all.passes) {
+    if (pass.work == StageWork::kOptimizer) {
+      EXPECT_EQ(pass.begin_ns, last) << "rank " << pass.rank;
+      if (comes.at(pass.rank) < last) {
+        EXPECT_EQ(before.at(pass.rank), StageWork::kBubble) << "rank " << pass.rank;
+        ++waits;
+      }
+      ++updates;
+    }
+    before[pass.rank] = pass.work;
+  }
+  EXPECT_EQ(updates, comes.size());
+  EXPECT_GT(waits, 0u);
 }
 
 }  // namespace

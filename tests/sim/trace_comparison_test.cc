@@ -12,6 +12,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
+#include "sim/trace/norm_meetings.h"
 #include "sim/trace/sent_messages.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
@@ -241,7 +242,7 @@ struct MessageMaker : TraceMaker {
     for (auto& [id, operation] : trace.operations) operation.stage = id < 10 ? 0 : 1;
     message(2, 1);
     message(11, 0);
-    trace.sent_ns = sent_messages(trace);
+    trace.ready_ns = sent_messages(trace);
   }
 
  private:
@@ -348,6 +349,33 @@ TEST(TraceComparisonTest, RanksWaitForThoseOfTheirGroup) {
   measured.trace.identity = {config.string(), shardwright::testing::get(config), plan, 4};
   measured.trace.origin.device = "host";
   EXPECT_NEAR(waiting_us(), 2, 1e-9);  // the median of 4 and 0
+}
+
+// Ranks come to the norm after 100 and 160 us and are through it at 170.
+TEST(TraceComparisonTest, RanksWaitForEachOtherAtTheGradientNorm) {
+  TraceMaker predicted, measured;
+  predicted.slice(1, OpKind::kNorm, 0, 130);
+  predicted.slice(2, OpKind::kGradientNorm, 130, 12);
+  for (const std::int32_t rank : {0, 1}) {
+    const double comes = rank == 0 ? 100 : 160;
+    measured.slice(1, OpKind::kNorm, 0, comes, rank);
+    measured.slice(2, OpKind::kGradientNorm, comes, 170 - comes, rank);
+    measured.slice(3, OpKind::kGradientNorm, 170, 0, rank);  // a second chunk's
+  }
+  const auto norm = [](OpId id) { return id > 1; };
+  for (const auto& [lane, met_ns] : norm_meetings(measured.trace.timeline, norm)) {
+    EXPECT_EQ(met_ns, 160'000);
+    measured.trace.ready_ns[{2, lane.second, lane.first}] = met_ns;
+  }
+  const TraceComparison comparison = compared(predicted, measured);
+  EXPECT_NEAR(sum(comparison), 28, 1e-9);
+  EXPECT_NEAR(cause(comparison, Cause::kWaiting), 30, 1e-9);     // the median of 60 and 0
+  EXPECT_NEAR(cause(comparison, Cause::kKernelTime), -2, 1e-9);  // of the norm, 10 and not 12
+  EXPECT_NEAR(cause(comparison, Cause::kHost), 0, 1e-9);
+  const GroupTimes& data =
+      comparison.measured_communication.groups[static_cast<std::size_t>(CommGroup::kData)];
+  EXPECT_NEAR(data.waiting_s * 1e6, 30, 1e-9);
+  EXPECT_NEAR(data.exposed_s * 1e6, 30, 1e-9);
 }
 
 TEST(TraceComparisonTest, RefusesWhatHasNoOperations) {

@@ -67,9 +67,14 @@ Strip strip_of(const sim::StepTrace& trace, std::string title) {
     strip.rows.push_back(timeline.streams[stream]);
   }
   const auto add = [&](const Span& span, std::size_t row) {
-    strip.spans.push_back({row, kNano * static_cast<double>(span.begin_ns - shown.begin_ns),
-                           kNano * static_cast<double>(span.end_ns - shown.begin_ns),
-                           trace.operations.at(span.id)});
+    const auto at = [&](Nanoseconds ns) {
+      return kNano * static_cast<double>(ns - shown.begin_ns);
+    };
+    const Nanoseconds ready = sim::ready_ns(trace, span);
+    const sim::TracedOperation& operation = trace.operations.at(span.id);
+    if (ready > span.begin_ns)
+      strip.spans.push_back({row, at(span.begin_ns), at(ready), operation, true});
+    strip.spans.push_back({row, at(ready), at(span.end_ns), operation});
   };
   for (const Span& span : timeline.spans) {
     if (in(span)) add(span, *rows[span.stream]);

@@ -16,6 +16,7 @@ struct StripSpan {
   std::size_t row = 0;
   double begin_s = 0, end_s = 0;  // from the step's begin
   sim::TracedOperation operation;
+  bool waits = false;  // for other ranks, until it begins
 };
 
 struct Strip {
@@ -34,6 +35,7 @@ Strip strip_of(const sim::StepTrace& trace, std::string title);
 /// Colours by what an operation is: product, attention, memory, gather, reduce, copy, optimizer,
 /// host. See style.h.
 std::string kind_style(const sim::TracedOperation& operation);
+inline constexpr const char* kWaitStyle = "bubble";
 /// Colours by phase where kernels compute, by kind elsewhere.
 std::string phase_style(const sim::TracedOperation& operation);
 

@@ -101,7 +101,7 @@ std::string draw_rows(const Strip& strip, const Frame& frame, double& y) {
       const double begin = std::max(span.begin_s, frame.window.begin_s) - frame.window.begin_s;
       const double end = std::min(span.end_s, frame.window.end_s) - frame.window.begin_s;
       const double from = kPlotLeft + begin * frame.scale, to = kPlotLeft + end * frame.scale;
-      std::string style = frame.style(span.operation);
+      std::string style = span.waits ? kWaitStyle : frame.style(span.operation);
       if (!frame.named && style == shape.style && from - shape.to < kNear) {
         shape.to = std::max(shape.to, to);
         continue;
@@ -165,6 +165,7 @@ std::string kinds_legend(const std::set<std::string>& used) {
            {"reduce", "reduction of gradients"},
            {"copy", "copy, cast, sum"},
            {"optimizer", "optimizer"},
+           {kWaitStyle, "waits for other ranks"},
            {"host", "host"}}) {
     if (used.contains(name)) keys.push_back({name, words, ""});
   }
@@ -234,7 +235,8 @@ std::string step_picture(const std::vector<Strip>& strips, Bytes limit_bytes) {
   std::string picture = svg(kPictureWidth, y - 8, "Timeline of the step", body);
   std::set<std::string> used;
   for (const Strip& strip : strips) {
-    for (const StripSpan& span : strip.spans) used.insert(phase_style(span.operation));
+    for (const StripSpan& span : strip.spans)
+      used.insert(span.waits ? kWaitStyle : phase_style(span.operation));
   }
   picture += kinds_legend(used);
   if (!memory.empty()) {
@@ -272,7 +274,7 @@ std::string layer_picture(const std::vector<Strip>& strips, std::int32_t layer, 
     y += 30;
     for (const StripSpan& span : strip->spans) {
       if (within(span, window) && span.operation.kind != OpKind::kSynchronize)
-        used.insert(kind_style(span.operation));
+        used.insert(span.waits ? kWaitStyle : kind_style(span.operation));
     }
   }
   return svg(kPictureWidth, y - 8, backward ? "One layer backward" : "One layer forward", body) +
