@@ -144,6 +144,10 @@ class Device {
   virtual void synchronize() = 0;
   /// Whether an operation has failed. Any thread may ask.
   virtual bool has_failed() const { return false; }
+  /// What is enqueued from now on is part of that operation of the caller's.
+  virtual void begin_operation(std::int64_t /*number*/) {}
+  /// Which one it was that failed first; -1: not known.
+  virtual std::int64_t failed_operation() const { return -1; }
   /// Operations run when they are enqueued, on the thread that does it.
   virtual bool runs_inline() const { return false; }
   /// Whether functions of the host may read and write its memory.

@@ -268,6 +268,7 @@ Nanoseconds Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::in
   micro_step_ = -1;
   updated_.clear();
   begun_.store(0, std::memory_order_relaxed);
+  device_.begin_operation(-1);
   for (Recorded& one : recorded_) one.number.store(0, std::memory_order_relaxed);
   finish_work([&] {
     const StreamClocks::Said no_time(device_.clocks(), streams_[0], 0);

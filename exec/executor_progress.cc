@@ -41,6 +41,7 @@ CommGroup group_of(const Op& op) {
 void Executor::begin_op(const OpInstance& at) {
   // What is inline has failed in the operation before; elsewhere nothing more need be issued.
   if (device_.has_failed()) device_.synchronize();
+  device_.begin_operation(at.id);
   begun_id_.store(at.id, std::memory_order_relaxed);
   if (begun_.load(std::memory_order_relaxed) == 0) walks_.fetch_add(1, std::memory_order_relaxed);
   begun_ever_.fetch_add(1, std::memory_order_relaxed);
@@ -113,10 +114,15 @@ StepProgress Executor::progress() const {
 void Executor::end_with_place(bool issues) {
   // Streams that are threads are elsewhere than the host that has issued their work.
   const bool has_failed = device_.has_failed();
-  const bool is_here = device_.runs_inline() ? issues || has_failed : issues && !has_failed;
+  OpId failed = -1;
+  if (has_failed) {
+    failed = device_.failed_operation();
+  } else if (issues && begun_.load() > 0) {
+    failed = begun_id_.load();
+  }
   std::string place;
-  if (is_here && begun_.load() > 0) {
-    place = ", at " + words_of(begun_id_.load());
+  if (failed >= 0) {
+    place = ", at " + words_of(failed);
   } else if (mesh_.pp > 1) {
     place = fmt::format(", at stage {} of {}", place_.pp, mesh_.pp);
   }

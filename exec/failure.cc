@@ -5,11 +5,17 @@
 
 namespace shardwright::exec {
 
-void Failure::keep(std::exception_ptr error) {
+void Failure::keep(std::exception_ptr error, std::int64_t operation) {
   const std::lock_guard lock(mutex_);
   if (error_) return;
   error_ = std::move(error);
+  operation_ = operation;
   failed_.store(true, std::memory_order_release);
+}
+
+std::int64_t Failure::operation() const {
+  const std::lock_guard lock(mutex_);
+  return operation_;
 }
 
 void Failure::rethrow() const {

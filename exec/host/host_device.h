@@ -49,6 +49,8 @@ class HostDevice : public Device {
   void wait(StreamId stream, const Event& event) override;
   void synchronize() override;
   bool has_failed() const override { return failure_.failed(); }
+  void begin_operation(std::int64_t number) override { operation_ = number; }
+  std::int64_t failed_operation() const override { return failure_.operation(); }
   bool runs_inline() const override { return mode_ == StreamMode::kInline; }
   void drain() noexcept override;
   StreamClocks* clocks() override { return clocks_ ? &*clocks_ : nullptr; }
@@ -65,7 +67,7 @@ class HostDevice : public Device {
   template <class Operation>
   void enqueue(StreamId stream, Operation operation) {
     if (mode_ != StreamMode::kInline) {
-      streams_[static_cast<std::size_t>(stream)]->push(std::move(operation));
+      streams_[static_cast<std::size_t>(stream)]->push(std::move(operation), operation_);
     } else if (clocks_) {
       run_now([&] { clocks_->run(stream, operation); });
     } else {
@@ -78,7 +80,7 @@ class HostDevice : public Device {
     try {
       operation();
     } catch (...) {
-      failure_.keep(std::current_exception());
+      failure_.keep(std::current_exception(), operation_);
     }
   }
 
@@ -89,6 +91,7 @@ class HostDevice : public Device {
   std::atomic<Bytes> allocated_{0};
   std::atomic<Bytes> peak_{0};
   Failure failure_;
+  std::int64_t operation_ = -1;                       // that is enqueued
   std::vector<std::unique_ptr<HostStream>> streams_;  // null in kInline
 };
 

@@ -39,12 +39,12 @@ HostStream::~HostStream() {
   thread_.join();
 }
 
-void HostStream::push(std::function<void()> task) {
-  enqueue({std::move(task), false});
+void HostStream::push(std::function<void()> task, std::int64_t operation) {
+  enqueue({std::move(task), false, operation});
 }
 
 void HostStream::push_always(std::function<void()> task) {
-  enqueue({std::move(task), true});
+  enqueue({std::move(task), true, -1});
 }
 
 void HostStream::enqueue(Task task) {
@@ -81,7 +81,7 @@ void HostStream::work() {
       try {
         task.run();
       } catch (...) {
-        failure_.keep(std::current_exception());
+        failure_.keep(std::current_exception(), task.operation);
       }
     }
     task.run = nullptr;

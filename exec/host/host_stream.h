@@ -51,8 +51,8 @@ class HostStream {
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  /// Skipped after a failure of the device.
-  void push(std::function<void()> task);
+  /// Skipped after a failure of the device. Its own is told by the caller's `operation`.
+  void push(std::function<void()> task, std::int64_t operation = -1);
   /// Never skipped, never fails.
   void push_always(std::function<void()> task);
   /// Blocks until everything that was pushed is done.
@@ -62,6 +62,7 @@ class HostStream {
   struct Task {
     std::function<void()> run;
     bool always;
+    std::int64_t operation;
   };
   void enqueue(Task task);
   void work();
