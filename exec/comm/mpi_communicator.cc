@@ -127,10 +127,12 @@ class MpiCommunicator final : public Communicator {
   void fetch(StreamId stream, Array data, int from, int channel) override;
   void barrier() override;
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
+  void fail() noexcept override { handshake_.give_up(); }
   void leave() noexcept override {}
 
  private:
-  /// Starts requests with start(requests) and polls until all are complete.
+  /// Starts requests with start(requests) and polls until all are complete. Throws Aborted when
+  /// this rank has failed; what the requests write to must stay then.
   void complete(const char* call, std::size_t count,
                 const std::function<int(MPI_Request* requests)>& start) const;
   void gather_now(const Array& mine, const Array& whole) const;
@@ -198,6 +200,8 @@ void MpiCommunicator::complete(const char* call, std::size_t count,
         handshake_.attend(waited);
       }
     }
+    // Others may never come to this, and the job ends when this rank has.
+    if (handshake_.gives_up() || device_.has_failed()) throw Aborted();
     if (serialized_) turn.unlock();
     std::this_thread::yield();
     if (serialized_) turn.lock();
@@ -234,30 +238,35 @@ void MpiCommunicator::reduce_now(const Array& whole, const Array& mine, bool add
     const std::int64_t begin = std::min(first, share.size);
     return share.part(begin, std::min(share.size - begin, piece));
   };
-  for (std::int64_t first = 0; first < largest; first += piece) {
-    const Array own = part(rank_, first);
-    std::vector<const void*> inputs(peers);
-    const auto place = [&](int r) {
-      return received.data() +
-             static_cast<std::size_t>(r) * static_cast<std::size_t>(own.size) * width;
-    };
-    complete("MPI_Isend", 2 * peers, [&](MPI_Request* requests) {
-      for (int r = 0; r < size_; ++r) {
-        const auto index = static_cast<std::size_t>(r);
-        inputs[index] = r == rank_ ? own.data : place(r);
-        if (r == rank_) continue;
-        int status = MPI_Irecv(place(r), count_of(own.size), type, r, kReduceTag, comm_,
-                               &requests[2 * index]);
-        if (status != MPI_SUCCESS) return status;
-        const Array theirs = part(r, first);
-        status = MPI_Isend(theirs.data, count_of(theirs.size), type, r, kReduceTag, comm_,
-                           &requests[2 * index + 1]);
-        if (status != MPI_SUCCESS) return status;
-      }
-      return MPI_SUCCESS;
-    });
-    fold(inputs, whole.dtype, mine.part(first < mine.size ? first : mine.size, own.size), adds,
-         order);
+  try {
+    for (std::int64_t first = 0; first < largest; first += piece) {
+      const Array own = part(rank_, first);
+      std::vector<const void*> inputs(peers);
+      const auto place = [&](int r) {
+        return received.data() +
+               static_cast<std::size_t>(r) * static_cast<std::size_t>(own.size) * width;
+      };
+      complete("MPI_Isend", 2 * peers, [&](MPI_Request* requests) {
+        for (int r = 0; r < size_; ++r) {
+          const auto index = static_cast<std::size_t>(r);
+          inputs[index] = r == rank_ ? own.data : place(r);
+          if (r == rank_) continue;
+          int status = MPI_Irecv(place(r), count_of(own.size), type, r, kReduceTag, comm_,
+                                 &requests[2 * index]);
+          if (status != MPI_SUCCESS) return status;
+          const Array theirs = part(r, first);
+          status = MPI_Isend(theirs.data, count_of(theirs.size), type, r, kReduceTag, comm_,
+                             &requests[2 * index + 1]);
+          if (status != MPI_SUCCESS) return status;
+        }
+        return MPI_SUCCESS;
+      });
+      fold(inputs, whole.dtype, mine.part(first < mine.size ? first : mine.size, own.size), adds,
+           order);
+    }
+  } catch (const Aborted&) {
+    new std::vector<std::byte>(std::move(received));  // until the process ends
+    throw;
   }
 }
 

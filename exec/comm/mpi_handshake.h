@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <vector>
@@ -29,6 +30,10 @@ class MpiHandshake {
   /// naming the ranks that do not come. MPI may be called.
   void attend(Seconds waited);
 
+  /// This rank has failed and waits for nobody any more. Any thread may say and ask it.
+  void give_up() noexcept { gives_up_.store(true, std::memory_order_relaxed); }
+  bool gives_up() const noexcept { return gives_up_.load(std::memory_order_relaxed); }
+
   /// How often a rank that waits should attend.
   static constexpr Seconds kInterval{0.1};
 
@@ -43,6 +48,7 @@ class MpiHandshake {
   int rank_ = 0;
   std::vector<bool> present_;
   bool said_ = false;
+  std::atomic<bool> gives_up_{false};
 };
 
 }  // namespace shardwright::exec
