@@ -87,7 +87,10 @@ class ParameterLayout::Drafts {
     held.counted = 0;
     std::int64_t begin = 0;
     for (const Rows& part : parts) {
-      const Slice of = slice({part.weight, part.count, m_.hidden, 1, SliceAlong::kRows});
+      WeightShape shape{part.weight, part.count, m_.hidden, 1, SliceAlong::kRows};
+      const bool is_shared = part.weight == Weight::kKey || part.weight == Weight::kValue;
+      if (is_shared) shape.heads = m_.kv_heads;
+      const Slice of = slice(shape);
       const Slice::Range range = of.of(part.count);
       held.rows.push_back({begin + range.begin, begin + range.end});
       begin += part.count;
