@@ -25,18 +25,11 @@ RankTracing::RankTracing(const RunOptions& options, int ranks) : options_(option
   }
 }
 
-std::unique_ptr<exec::StepTracer> RankTracing::tracer(int rank, const exec::Device& device,
-                                                      const Schedule& schedule) const {
+std::unique_ptr<exec::StepTracer> RankTracing::tracer(int rank, const exec::Device& device) const {
   if (!session_) return nullptr;
   const auto& cuda = static_cast<const exec::CudaDevice&>(device);
   // The executor makes the streams of the schedule first and in its order.
-  const auto streams = [&cuda, &schedule] {
-    std::vector<std::pair<std::string, cudaStream_t>> all;
-    for (std::size_t i = 0; i < schedule.streams.size(); ++i) {
-      all.emplace_back(schedule.streams[i].name, cuda.stream(static_cast<exec::StreamId>(i)));
-    }
-    return all;
-  };
+  const auto streams = [&cuda] { return cuda.named_streams(); };
   return std::make_unique<exec::CuptiTracer>(
       session_->cupti, rank, static_cast<std::int32_t>(options_.train.trace_step),
       static_cast<std::int32_t>(options_.train.trace_steps), streams);
@@ -53,8 +46,7 @@ RankTracing::RankTracing(const RunOptions& options, int) : options_(options) {
       "events instead";
 }
 
-std::unique_ptr<exec::StepTracer> RankTracing::tracer(int, const exec::Device&,
-                                                      const Schedule&) const {
+std::unique_ptr<exec::StepTracer> RankTracing::tracer(int, const exec::Device&) const {
   return nullptr;
 }
 

@@ -21,8 +21,7 @@ class RankTracing {
   RankTracing& operator=(const RankTracing&) = delete;
 
   /// For rank `rank` on its device; null where operations are timed by events or nothing is traced.
-  std::unique_ptr<exec::StepTracer> tracer(int rank, const exec::Device& device,
-                                           const Schedule& schedule) const;
+  std::unique_ptr<exec::StepTracer> tracer(int rank, const exec::Device& device) const;
   /// Why kernels are not traced although that was asked for, one sentence; empty: they are, or it
   /// was not.
   const std::string& note() const { return note_; }

@@ -131,7 +131,7 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
     const RankMesh mesh(options.plan, stages.front().shard_ranks());
     const Schedule& schedule = stages[static_cast<std::size_t>(mesh.place_of(rank).pp)];
     require_free_memory(device, schedule);
-    const std::unique_ptr<exec::StepTracer> tracer = tracing.tracer(rank, device, schedule);
+    const std::unique_ptr<exec::StepTracer> tracer = tracing.tracer(rank, device);
     exec::ExecutorOptions executor_options;
     executor_options.trace = options.train.trace_step > 0;
     executor_options.tracer = tracer.get();

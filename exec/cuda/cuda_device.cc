@@ -140,9 +140,15 @@ std::unique_ptr<Allocation> CudaDevice::allocate_host(Bytes bytes) {
   return std::make_unique<PinnedAllocation>(cuda::PinnedMemory(data));
 }
 
-StreamId CudaDevice::make_stream(const char*, int priority) {
-  streams_.push_back({cuda::make_stream_handle(priority), nullptr, 0, {}, 0});
+StreamId CudaDevice::make_stream(const char* name, int priority) {
+  streams_.push_back({name, cuda::make_stream_handle(priority), nullptr, 0, {}, 0});
   return static_cast<StreamId>(streams_.size()) - 1;
+}
+
+std::vector<std::pair<std::string, cudaStream_t>> CudaDevice::named_streams() const {
+  std::vector<std::pair<std::string, cudaStream_t>> all;
+  for (const Stream& one : streams_) all.emplace_back(one.name, one.handle.get());
+  return all;
 }
 
 std::unique_ptr<Event> CudaDevice::make_event() {

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exec/cuda/attention.h"
@@ -75,6 +76,8 @@ class CudaDevice final : public Device {
   cudaStream_t stream(StreamId id) const {
     return streams_[static_cast<std::size_t>(id)].handle.get();
   }
+  /// All of them by name, in the order in which they were made.
+  std::vector<std::pair<std::string, cudaStream_t>> named_streams() const;
   /// Which attention serves these heads, packed side by side, from now on. May take a second, and
   /// loads kernels: to be asked before the first step. Throws Error when none does.
   cuda::AttentionChoice choose_attention(const kernels::AttentionShape& shape, DType dtype,
@@ -94,6 +97,7 @@ class CudaDevice final : public Device {
     explicit CurrentGpu(int gpu);
   };
   struct Stream {
+    std::string name;
     cuda::StreamHandle handle;
     void* scratch = nullptr;
     Bytes scratch_bytes = 0;

@@ -22,11 +22,15 @@ class Joiner {
     lowest_ = rank;
     for (const auto& [other, streams] : all) {
       lowest_ = std::min(lowest_, other);
+      std::vector<std::string> tracks;
       for (std::size_t i = 0; i < streams.numbers.size(); ++i) {
-        owners_[{streams.device, streams.numbers[i]}] = {other, static_cast<std::uint8_t>(i)};
+        const auto track = std::find(tracks.begin(), tracks.end(), streams.names[i]);
+        owners_[{streams.device, streams.numbers[i]}] = {
+            other, static_cast<std::uint8_t>(track - tracks.begin())};
+        if (track == tracks.end()) tracks.push_back(streams.names[i]);
       }
+      if (other == rank) step_.streams = std::move(tracks);
     }
-    if (const auto mine = all.find(rank); mine != all.end()) step_.streams = mine->second.names;
     for (const Activity& activity : log.activities) {
       if (activity.kind == ActivityKind::kCall) {
         if (const auto tag = tag_of(activity)) threads_[activity.thread] = tag->rank;

@@ -20,7 +20,8 @@
 
 namespace shardwright::exec {
 
-/// Streams of the driver that a rank uses, in the order of the schedule's.
+/// Streams of the driver that a rank uses, those of the schedule first and in its order. One with
+/// the name of an earlier one (a queue of messages) has its track.
 struct RankStreams {
   std::vector<std::string> names;
   std::vector<std::uint32_t> numbers;

@@ -132,6 +132,21 @@ ActivityLog small_log() {
   return log;
 }
 
+// NCCL passes messages on streams beside the schedule's.
+TEST(JoinActivity, AStreamHasTheTrackOfItsName) {
+  ActivityLog log;
+  log.tags = {{1, op_tag({0, 5})}, {2, op_tag({0, 6})}};
+  log.activities = {record(ActivityKind::kKernel, "ncclDevKernel_SendRecv", 200, 300, 1, 9),
+                    record(ActivityKind::kKernel, "ncclDevKernel_SendRecv", 210, 310, 2, 8)};
+  JoinSummary summary;
+  const TracedStep step = join_activity(
+      log, kSameClock, 0, {{0, {{"compute", "pipeline", "pipeline"}, {7, 8, 9}}}}, {}, summary);
+  EXPECT_THAT(step.streams, ElementsAre("compute", "pipeline"));
+  ASSERT_EQ(step.spans.size(), 2u);
+  EXPECT_EQ(step.spans[0].stream, 1);
+  EXPECT_EQ(step.spans[1].stream, 1);
+}
+
 TEST(JoinActivity, GivesEveryRecordToItsRankAndOperation) {
   const ActivityLog log = small_log();
   JoinSummary first, second;
