@@ -132,6 +132,9 @@ class Device {
   /// Memory of the host, not counted below; where it can be had, such that copies between it and
   /// the device run at the link's rate and without the host.
   virtual std::unique_ptr<Allocation> allocate_host(Bytes bytes) = 0;
+  /// Memory of the host, not counted, that devices of this process copy to and from in the order of
+  /// their streams. Throws Error where there is none.
+  virtual std::unique_ptr<Allocation> allocate_shared(Bytes bytes) { return allocate_host(bytes); }
   virtual Bytes allocated_bytes() const = 0;
   virtual Bytes peak_allocated_bytes() const = 0;
 

@@ -118,7 +118,7 @@ LocalParcel& LocalCommunicator::free_parcel(Bytes bytes) {
     if (parcel->bytes == bytes && parcel->is_free.exchange(false)) return *parcel;
   }
   LocalParcel& parcel = *parcels_.emplace_back(std::make_unique<LocalParcel>());
-  parcel.memory = device_.allocate_host(bytes);
+  parcel.memory = device_.allocate_shared(bytes);
   parcel.bytes = bytes;
   parcel.filled = device_.make_event();
   return parcel;

@@ -140,6 +140,10 @@ std::unique_ptr<Allocation> CudaDevice::allocate_host(Bytes bytes) {
   return std::make_unique<PinnedAllocation>(cuda::PinnedMemory(data));
 }
 
+std::unique_ptr<Allocation> CudaDevice::allocate_shared(Bytes bytes) {
+  return std::make_unique<PinnedAllocation>(cuda::allocate_pinned(static_cast<std::size_t>(bytes)));
+}
+
 StreamId CudaDevice::make_stream(const char* name, int priority) {
   streams_.push_back({name, cuda::make_stream_handle(priority), nullptr, 0, {}, 0});
   return static_cast<StreamId>(streams_.size()) - 1;

@@ -51,6 +51,8 @@ class CudaDevice final : public Device {
   void require_free(Bytes planned) const;
   /// Pinned, or pageable where the system lets no more be pinned.
   std::unique_ptr<Allocation> allocate_host(Bytes bytes) override;
+  /// Always pinned: copies of other memory wait for the host.
+  std::unique_ptr<Allocation> allocate_shared(Bytes bytes) override;
   Bytes allocated_bytes() const override { return allocated_; }
   Bytes peak_allocated_bytes() const override { return peak_; }
 

@@ -31,6 +31,14 @@ Training two_ranks() {
   return training;
 }
 
+/// A message each way.
+Training two_stages() {
+  Training training = two_ranks();
+  training.model.layers = 2;
+  training.plan.parallel.pp = 2;
+  return training;
+}
+
 std::string error_of(const Training& training) {
   try {
     train(training);
@@ -66,12 +74,14 @@ TEST_F(CudaFailures, AGpuThatIsInUseIsRefusedBeforeAPlanIsBuilt) {
 }
 
 TEST_F(CudaFailures, NoneLeavesNothingBehind) {
-  EXPECT_EQ(error_of(two_ranks()), "");
-  expect_nothing_left();
+  for (const Training& training : {two_ranks(), two_stages()}) {
+    EXPECT_EQ(error_of(training), "");
+    expect_nothing_left();
+  }
 }
 
-TEST_F(CudaFailures, OfAnyCallEndTheRunWithOneError) {
-  const Training training = two_ranks();
+void expect_one_error_of_any_call(const Training& training) {
+  use_order(1);
   train(training);
   const std::int64_t calls = cuda_on_cpu::failable_calls();
   ASSERT_GT(calls, 300);
@@ -93,12 +103,21 @@ TEST_F(CudaFailures, OfAnyCallEndTheRunWithOneError) {
   EXPECT_GT(noticed, tried / 2);
 }
 
+TEST_F(CudaFailures, OfAnyCallEndTheRunWithOneError) {
+  expect_one_error_of_any_call(two_ranks());
+}
+
+TEST_F(CudaFailures, OfAnyCallOfStagesEndTheRunWithOneError) {
+  expect_one_error_of_any_call(two_stages());
+}
+
 TEST_F(CudaFailures, OfAKernelWhileItRunsReachAllRanks) {
-  const Training training = two_ranks();
-  for (const std::int64_t n : {0, 50, 200, 300}) {
-    use_order(static_cast<std::uint64_t>(n));
-    cuda_on_cpu::fail_task(n);
-    EXPECT_THAT(error_of(training), HasSubstr("illegal memory access")) << "task " << n;
+  for (const Training& training : {two_ranks(), two_stages()}) {
+    for (const std::int64_t n : {0, 50, 200, 300}) {
+      use_order(static_cast<std::uint64_t>(n));
+      cuda_on_cpu::fail_task(n);
+      EXPECT_THAT(error_of(training), HasSubstr("illegal memory access")) << "task " << n;
+    }
   }
 }
 
