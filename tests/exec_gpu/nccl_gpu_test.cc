@@ -8,7 +8,8 @@
 #include "exec/comm/local_bootstrap.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
-#include "tests/exec/training.h"
+#include "sim/core/message_queue.h"
+#include "tests/exec/staged_training.h"
 #include "tests/exec_gpu/gpu.h"
 
 namespace shardwright::exec {
@@ -122,6 +123,51 @@ TEST(NcclOnGpus, TrainsAsLocalRanksDo) {
   for (std::size_t i = 0; i < local.size(); ++i) {
     EXPECT_NEAR(nccl[i].loss(), local[i].loss(), 1e-5) << i;
     EXPECT_NEAR(nccl[i].gradient_norm / local[i].gradient_norm, 1, 1e-5) << i;
+  }
+}
+
+// Stages of a pipeline add nothing up between them, so the bits are those of local ranks.
+TEST(NcclOnGpus, TrainsInStagesAsLocalRanksDo) {
+  SHARDWRIGHT_NEEDS_GPU();
+  const int ranks = ranks_with_gpus();
+  if (ranks < 2) GTEST_SKIP() << "one GPU, and stages over NCCL need one each";
+  using enum PipelineKind;
+  for (const auto& [kind, chunks] :
+       {std::pair(kOneForwardOneBackward, 1), std::pair(kInterleaved, 2), std::pair(kZb1p, 1),
+        std::pair(kZbv, 2)}) {
+    SCOPED_TRACE(name_of(kind));
+    Training training =
+        staged(uneven_llama(), Strategy::kYafsdp, {kind, 1, ranks, chunks, 1, 2 * ranks}, true);
+    training.model.layers = 8;  // of four stages in two chunks
+    const std::vector<Schedule> stages =
+        sim::step_schedules(training.model, training.plan, native_stack(), 8);
+    const RankMesh mesh(training.plan, stages.front().shard_ranks());
+    std::vector<StepResult> nccl, local;
+    const auto train_with = [&](RankGroups groups, Device& device, int rank,
+                                std::vector<StepResult>& results, bool rehearses) {
+      Executor executor(training.model, training.plan, stages[static_cast<std::size_t>(rank)],
+                        device, std::move(groups));
+      if (rehearses) executor.rehearse(batch_of(training, 1, rank));
+      executor.initialize(3);
+      for (int step = 1; step <= 3; ++step) {
+        const StepResult result =
+            executor.step(batch_of(training, step, rank), step_options(training, step));
+        if (rank == 0) results.push_back(result);
+      }
+    };
+    on_all_gpus([&](Bootstrap& bootstrap, CudaDevice& device, NcclWorld& world) {
+      train_with(world.groups(mesh, message_queues(stages), device, streams_of(device)), device,
+                 bootstrap.rank(), nccl, true);
+    });
+    LocalWorld world(mesh);
+    world.run([&](int rank) {
+      CudaDevice device;  // all ranks on the first GPU
+      train_with(world.groups(rank, device), device, rank, local, false);
+    });
+    for (std::size_t i = 0; i < local.size(); ++i) {
+      EXPECT_EQ(nccl[i].loss_sum, local[i].loss_sum) << i;
+      EXPECT_EQ(nccl[i].gradient_norm, local[i].gradient_norm) << i;
+    }
   }
 }
 

@@ -139,6 +139,26 @@ TEST(NcclPipeline, TiedEmbeddingsAreSummedBetweenTheStages) {
   }
 }
 
+TEST(NcclPipeline, EvaluatesAsLocalRanksDo) {
+  for (const StagedLayout& layout :
+       {StagedLayout{kInterleaved, 1, 2, 2}, StagedLayout{kZbv, 1, 2, 2}}) {
+    SCOPED_TRACE(words_of(layout));
+    Training training = divided(layout);
+    std::vector<double> losses;
+    training.inspect = [&](int rank, Executor& executor) {
+      Training one = training;
+      one.plan.grad_accum = 1;
+      const LossSums sums = executor.evaluate(batch_of(one, 9, rank));
+      if (rank == 0) losses.push_back(sums.loss);
+    };
+    reset_fake_nccl({.starts_in_order = true});
+    train(training);
+    train_over_nccl(training);
+    ASSERT_EQ(losses.size(), 2u);
+    EXPECT_EQ(losses[0], losses[1]);
+  }
+}
+
 // None is made in a step; those of messages leave the multiprocessors to kernels.
 TEST(NcclPipeline, CommunicatorsAreMadeBeforeTheFirstStep) {
   Training training = divided({kInterleaved, 2, 2, 2, 1});
