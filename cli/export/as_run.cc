@@ -12,7 +12,7 @@ AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings) {
   if (!inputs.model.kinds.empty()) {
     throw Error(
         fmt::format("model '{}' {}, for which no trainer's settings are written, expected a "
-                    "model whose layers all attend",
+                    "model whose layers are alike",
                     inputs.model.name, inputs.model.planning_only));
   }
   AsRun as_run{inputs, {}, {}};

@@ -87,10 +87,14 @@ std::string attention_words(const Model& m) {
 
 std::string expert_words(const Model& m) {
   const Experts& e = m.experts;
-  std::string words = fmt::format("{} of {} experts of {} ({}) for each token", e.per_token,
-                                  e.count, e.ffn, name_of(m.activation));
+  const std::string width = e.latent > 0 ? fmt::format(" at a width of {}", e.latent) : "";
+  std::string words = fmt::format("{} of {} experts of {} ({}){} for each token", e.per_token,
+                                  e.count, e.ffn, name_of(m.activation), width);
   if (e.shared_ffn > 0) words += fmt::format(" beside a shared one of {}", e.shared_ffn);
-  const std::int64_t dense = m.layers - m.expert_layers();
+  const std::int64_t dense =
+      m.kinds.empty() ? m.layers - m.expert_layers()
+                      : std::count_if(m.kinds.begin(), m.kinds.end(),
+                                      [](LayerKind k) { return k.channels == Channels::kMlp; });
   if (dense > 0) words += fmt::format(", a dense MLP of {} in {} layers", m.ffn, dense);
   return words;
 }
@@ -121,20 +125,40 @@ std::string bias_words(const Model& m) {
   return where.empty() ? "no biases" : fmt::format("biases in {}", fmt::join(where, ", "));
 }
 
+std::int64_t layers_with(const Model& m, bool (*has)(LayerKind)) {
+  return m.kinds.empty() ? m.layers : std::count_if(m.kinds.begin(), m.kinds.end(), has);
+}
+
+std::string recurrence_words(const Model& m) {
+  const Recurrence& r = m.recurrence;
+  std::string heads =
+      fmt::format("{} heads of {} with keys of {}", r.value_heads, r.value_dim, r.key_dim);
+  if (r.kind == RecurrenceKind::kMamba1)
+    heads = fmt::format("{} channels with states of {}", r.value_dim, r.key_dim);
+  if (r.kind == RecurrenceKind::kShortConvolution) heads = fmt::format("{} tokens", r.taps);
+  return fmt::format("{} in {} of the layers, {}", name_of(r.kind),
+                     layers_with(m, [](LayerKind kind) { return kind.recurs(); }), heads);
+}
+
 /// The architecture in one sentence.
 std::string in_words(const Model& m) {
-  std::vector<std::string> parts = {
-      fmt::format("{} layers of {}", m.layers, m.hidden),
-      attention_words(m),
-      m.is_moe() ? expert_words(m)
-                 : fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
-                               name_of(m.activation)),
+  std::vector<std::string> parts = {fmt::format("{} layers of {}", m.layers, m.hidden)};
+  if (layers_with(m, [](LayerKind kind) { return kind.attends(); }) > 0)
+    parts.push_back(attention_words(m));
+  if (m.recurrence.value_heads > 0) parts.push_back(recurrence_words(m));
+  if (m.is_moe()) {
+    parts.push_back(expert_words(m));
+  } else if (layers_with(m, [](LayerKind k) { return k.channels == Channels::kMlp; }) > 0) {
+    parts.push_back(fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
+                                name_of(m.activation)));
+  }
+  const std::vector<std::string> rest = {
       fmt::format("{} {}s a layer", m.norms_per_layer,
                   m.norm == Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm"),
-      bias_words(m),
-      position_words(m),
+      bias_words(m), position_words(m),
       fmt::format("vocabulary of {} with {} head", m.vocab,
                   m.tied_head ? "the embedding as its" : "its own")};
+  parts.insert(parts.end(), rest.begin(), rest.end());
   if (m.parallel_residual) parts.emplace_back("attention and MLP in parallel");
   if (m.mtp_layers > 0) {
     parts.push_back(fmt::format("{} module{} of multi-token prediction", m.mtp_layers,

@@ -251,7 +251,11 @@ std::vector<WeightShape> weights_of(const Model& m, ModelUnit unit) {
       w.final_norm();
       break;
     case ModelUnit::kNorms:
-      for (std::int64_t i = 0; i < m.layers; ++i) w.layer_norms(m.kind(i));
+      for (std::int64_t i = 0; i < m.layers; ++i) {
+        const LayerKind kind = m.kind(i);
+        kind.form == 0 ? w.layer_norms(kind)
+                       : WeightWriter(model_of_layer(m, kind), weights).layer_norms(kind);
+      }
       w.final_norm();
       break;
   }

@@ -114,6 +114,24 @@ TEST(Inspect, ModelInWords) {
   EXPECT_THAT(result.out, HasSubstr("320 KiB"));
 }
 
+// What mixes tokens in which layers, and what each kind of layer weighs.
+TEST(Inspect, HybridsInWords) {
+  const std::string kimi = unwrapped(inspect({"model", "kimi-linear-48b-a3b"}).out);
+  EXPECT_THAT(kimi, HasSubstr("Kimi delta attention in 20 of the layers, 32 heads of 128 with keys "
+                              "of 128;"));
+  EXPECT_THAT(kimi, HasSubstr("a dense MLP of 9216 in 1 layers;"));
+  const std::string super = unwrapped(inspect({"model", "nemotron-3-super-120b-a12b"}).out);
+  EXPECT_THAT(super, HasSubstr("512 experts of 2688 (relu) at a width of 1024 for each token"));
+  EXPECT_THAT(super, HasSubstr("each of 40 layers (experts)"));
+  const std::string falcon = unwrapped(inspect({"model", "falcon-h1-34b"}).out);
+  EXPECT_THAT(falcon, HasSubstr("each of 72 layers (attention beside Mamba-2 and MLP)"));
+  const std::string gemma = unwrapped(inspect({"model", "gemma-4-31b"}).out);
+  EXPECT_THAT(gemma,
+              HasSubstr("each of 50 layers (windowed attention of 32 heads of 256 and MLP)"));
+  // 50 windowed layers of 16 key heads of 256, 10 full ones of 4 of 512.
+  EXPECT_THAT(gemma, HasSubstr("keys and values 880 KiB"));
+}
+
 TEST(Inspect, EveryModelFitsAHundredColumns) {
   for (const std::string& name : builtin_models(profiles::data_dir() / "models")) {
     expect_fits(inspect_model(name, 2048, Form::kText, kPlain));

@@ -42,6 +42,17 @@ std::int64_t elements_of(const Model& model, ModelUnit unit) {
   return sum;
 }
 
+/// Of all layers, each of its kind, and the last one.
+std::int64_t norms_of(const Model& model, const ParameterCounts& counts) {
+  std::int64_t sum = counts.final_norm;
+  if (model.kinds.empty()) sum += model.layers * counts.layer_norms;
+  for (const LayerKind kind : model.kinds) {
+    for (const WeightShape& weight : weights_of(model, kind))
+      sum += weight.is_norm ? weight.elements() : 0;
+  }
+  return sum;
+}
+
 TEST(LocalShapeTest, WeightsAreTheParametersThatAreCounted) {
   for (const Model& model : all_models()) {
     SCOPED_TRACE(model.name);
@@ -49,8 +60,7 @@ TEST(LocalShapeTest, WeightsAreTheParametersThatAreCounted) {
     EXPECT_EQ(elements_of(model, ModelUnit::kEmbedding), counts.embedding + counts.positions);
     EXPECT_EQ(elements_of(model, ModelUnit::kDenseLayer), counts.layer());
     EXPECT_EQ(elements_of(model, ModelUnit::kHead), counts.head + counts.final_norm);
-    EXPECT_EQ(elements_of(model, ModelUnit::kNorms),
-              model.layers * counts.layer_norms + counts.final_norm);
+    EXPECT_EQ(elements_of(model, ModelUnit::kNorms), norms_of(model, counts));
     if (!model.is_moe()) continue;
     EXPECT_EQ(elements_of(model, ModelUnit::kMoeLayer), counts.expert_layer() - counts.experts);
     EXPECT_EQ(elements_of(model, ModelUnit::kExperts), counts.experts);
@@ -169,7 +179,7 @@ TEST(LocalShapeTest, ShapesOfARankAreThoseOfItsSlices) {
       EXPECT_EQ(rows[Weight::kEmbedding], shape.vocab);
       EXPECT_EQ(columns[Weight::kOutput], shape.attention_out_dim());
       if (model.latent.kv_rank == 0) {
-        EXPECT_EQ(rows[Weight::kQuery], shape.q_dim());
+        EXPECT_EQ(rows[Weight::kQuery], (model.attention_gate ? 2 : 1) * shape.q_dim());
         EXPECT_EQ(rows[Weight::kKey], shape.kv_dim());
       }
       if (has(model, ModelUnit::kDenseLayer)) {

@@ -438,7 +438,7 @@ HOSTILE = {
     "broken.json": ('{"model_type": "llama", ', "is no JSON"),
     "other.json": ('{"hello": 1}', "expected a model"),
     "words.txt": ("hello " * 100, "no JSON and no nccl-tests log"),
-    "experts.json": ('{"model_type": "mamba", "hidden_size": 1}', "mamba"),
+    "experts.json": ('{"model_type": "zamba2", "hidden_size": 1}', "zamba2"),
     "<img src=x onerror=alert(1)>.json": ('{"model_type": "<script>alert(1)</script>", "hidden_size": -4}', "script"),
     "deep.json": ('{"model_type":' + "[" * 200000, "is no JSON"),
     "cut.json.gz": (gzip.compress(b'{"traceEvents": []}')[:-12], "not a whole gzip file"),

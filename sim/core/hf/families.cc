@@ -80,6 +80,7 @@ constexpr std::array<std::string_view, 5> kGraniteKeys = {
     "attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"};
 
 constexpr std::array kFamilies = {
+    Family{"afmoe", "AfmoeForCausalLM", hf::read_afmoe, {}, true},
     Family{"arcee", "ArceeForCausalLM", hf::read_arcee},
     Family{"bailing_hybrid", "BailingHybridForCausalLM", hf::read_bailing_hybrid, kDeepseekKeys,
            true},
@@ -152,6 +153,7 @@ constexpr std::array kFamilies = {
     Family{"kimi_k2", "DeepseekV3ForCausalLM", hf::read_kimi_k2, kDeepseekKeys, true},
     Family{"kimi_linear", "KimiLinearForCausalLM", hf::read_kimi_linear, kDeepseekKeys, true},
     Family{"kolibri1", "Kolibri1ForCausalLM", hf::read_kolibri1, {}, true},
+    Family{"laguna", "LagunaForCausalLM", hf::read_laguna, {}, true},
     Family{"lfm2", "Lfm2ForCausalLM", hf::read_lfm2},
     Family{"lfm2_moe", "Lfm2MoeForCausalLM", hf::read_lfm2_moe, {}, true},
     Family{"llama", "LlamaForCausalLM", hf::read_llama},

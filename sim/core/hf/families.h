@@ -100,8 +100,11 @@ Model read_qwen3_5_moe_text(const JsonReader& config);
 Model read_qwen3_5_text(const JsonReader& config);
 Model read_qwen3_next(const JsonReader& config);
 
-// Whose full and windowed layers have other heads (gemma4.cc).
+// Whose full and windowed layers have other heads (gemma4.cc), or whose attention is gated
+// (gated.cc).
+Model read_afmoe(const JsonReader& config);
 Model read_gemma4_text(const JsonReader& config);
+Model read_laguna(const JsonReader& config);
 
 // With experts (recent_experts.cc).
 Model read_cohere2_moe(const JsonReader& config);

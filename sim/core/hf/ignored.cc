@@ -15,7 +15,7 @@ namespace {
 
 /// Generation, bookkeeping, the tokenizer, heads for other tasks; how a router weighs its experts
 /// and factors that cost nothing; and keys whose meaning another key has switched off.
-constexpr std::array<std::string_view, 146> kWithoutEffect = {
+constexpr std::array<std::string_view, 148> kWithoutEffect = {
     "architectures",
     "attention_in_multiplier",
     "attention_out_multiplier",
@@ -86,6 +86,7 @@ constexpr std::array<std::string_view, 146> kWithoutEffect = {
     "model_type",
     "moe_norm_min",
     "moe_renormalize",
+    "moe_routed_scaling_factor",
     "moe_router_activation_func",
     "moe_router_enable_expert_bias",
     "moe_shared_expert_overlap",
@@ -121,6 +122,7 @@ constexpr std::array<std::string_view, 146> kWithoutEffect = {
     "rope_local_base_freq",
     "rope_theta",
     "rotary_dim",
+    "route_scale",
     "routed_scaling_factor",
     "router_aux_loss_coef",
     "router_jitter_noise",

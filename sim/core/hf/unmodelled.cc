@@ -21,7 +21,6 @@ constexpr std::string_view kIndexer = "an indexer of sparse attention",
                            kCompressed = "compressed attention and hyper-connections",
                            kBlockSparse = "block-sparse attention",
                            kHeadSizes = "heads that differ between full and windowed attention",
-                           kGates = "gates on what attention puts out",
                            kLatent = "latent attention in a dense model";
 // Layers that differ.
 constexpr std::string_view kLayerInputs = "embeddings for each layer",
@@ -34,7 +33,6 @@ constexpr std::string_view kLayerInputs = "embeddings for each layer",
 
 constexpr std::array kParts = {
     Part{"MiniMaxM3SparseForCausalLM", kBlockSparse},
-    Part{"afmoe", kGates},
     Part{"apertus", kTrainedActivation},
     Part{"axk1", kExpertNorm},
     Part{"axk2", kIndexer},
@@ -54,7 +52,6 @@ constexpr std::array kParts = {
     Part{"inkling2_text", kShort},
     Part{"inkling_text", kShort},
     Part{"jetmoe", kAttentionExperts},
-    Part{"laguna", kGates},
     Part{"lfm3", kConvolutions},
     Part{"longcat_flash", kTwoAttentions},
     Part{"mimo_v2_flash", kHeadSizes},
