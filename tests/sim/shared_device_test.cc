@@ -6,6 +6,7 @@
 #include "sim/bounds/closed_form.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/cost.h"
+#include "sim/cost/result_traffic.h"
 #include "sim/cost/work_time.h"
 #include "sim/engine/engine.h"
 #include "sim/predict.h"
@@ -173,6 +174,17 @@ TEST(SharedDeviceTest, StagesOfAPipelineHaveACoreEach) {
             }),
             "pp is 2, but 4 ranks take turns on the 2 cores of cluster host, expected at most one "
             "rank a core (gpu.sm_count), or a cluster such as cpu-cores");
+}
+
+TEST(SharedDeviceTest, ACoreReadsWhatAProductAddsTo) {
+  const KernelCosts core = kernel_costs(load_profile("cpu-cores", "native"));
+  Work product = matrix_product(352, 128, 1024);
+  const double alone = kernel_time_s(core, product);
+  product.bytes = 4 * 1024 * (352 + 128) + 4 * 352 * 128;  // operands and result, once each
+  EXPECT_EQ(with_result_traffic(core, product, alone), alone);
+  product.bytes += 4 * 352 * 128;
+  const double hbm = core.rates.hbm_bytes_per_s * core.rates.hbm_efficiency;
+  EXPECT_NEAR(with_result_traffic(core, product, alone) - alone, 4 * 352 * 128 / hbm, 1e-12);
 }
 
 TEST(SharedDeviceTest, ProductsOfAProcessorAreNotPadded) {
