@@ -45,6 +45,9 @@ class LocalCommunicator final : public Communicator {
   /// Lets `stream` go on only when all ranks have read what they need.
   void finish(StreamId stream);
   void wait_for(StreamId stream, int rank);
+  /// Of replicas that add up one after the other. Virtual clocks do not count that: what the sum
+  /// lasts is said, and all replicas meet where it is shown to them.
+  void wait_in_order(StreamId stream, const Event& event);
   /// out = (adds ? out : 0) + the parts [first, first + out.size) of everyone's published data.
   void fold(StreamId stream, DType dtype, std::int64_t first, Array out, bool adds, SumOrder order);
   /// Messages between devices whose memory the host cannot read go through pinned memory of it,

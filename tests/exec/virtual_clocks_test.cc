@@ -42,10 +42,12 @@ std::vector<ClockedLayout> clocked_layouts() {
   using enum PipelineKind;
   using enum Strategy;
   std::vector<ClockedLayout> all;
-  // Not hsdp: groups that add up exactly do so one after the other, which no schedule says.
   for (const Strategy strategy :
        {kDdp, kZero1, kZero2, kZero3, kFsdp1, kFsdp2, kFsdp2NoReshard, kYafsdp, kYafsdpZero2})
     all.push_back({strategy, 1, 1, 1, 4, 2});
+  for (const std::int64_t accum : {1, 3}) all.push_back({kHsdp, 1, 1, 1, 4, accum});
+  all.push_back({kHsdp, 2, 1, 1, 4, 2});
+  all.push_back({kHsdp, 1, 2, 1, 4});
   for (const char* recompute : {"full", "selective-op"})
     all.push_back({kYafsdp, 1, 1, 1, 2, 2, kOneForwardOneBackward, recompute});
   for (const Strategy strategy : {kDdp, kZero3, kFsdp2, kYafsdp}) {
@@ -70,6 +72,7 @@ Training training_of(const ClockedLayout& layout) {
       tiny_llama(), layout.strategy,
       {layout.kind, layout.tp, layout.pp, layout.virtual_stages, layout.dp, layout.accum}, false);
   training.options.poison = false;
+  if (layout.strategy == Strategy::kHsdp) training.plan.shard_group = layout.dp / 2;
   set_recompute(training.plan, layout.recompute);
   training.plan.ckpt_layers = std::string_view(layout.recompute) == "none" ? 0 : 3;
   return training;
