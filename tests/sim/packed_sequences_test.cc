@@ -6,6 +6,7 @@
 #include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"
+#include "sim/program/program_writer.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
