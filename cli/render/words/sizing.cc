@@ -13,6 +13,7 @@
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
+#include "tuner/runs/critical_batch.h"
 #include "tuner/search/dimensions.h"
 
 namespace shardwright::cli {
@@ -101,10 +102,12 @@ std::string batch_sentence(const SizingReport& report, const Sized& option) {
         millions_of_tokens(run.free_tokens));
   }
   const auto [least, most] = tuner::tokens_of_tiny_steps(option.tokens_per_step, run);
-  const std::string own = run.own_published_tokens > 0
-                              ? fmt::format("; a published training of this model took steps of {}",
-                                            millions_of_tokens(run.own_published_tokens))
-                              : "";
+  const std::string own =
+      option.tokens_per_step > tuner::kUsualOverhead * run.critical_tokens &&
+              option.tokens_per_step <= run.own_published_tokens
+          ? fmt::format("; a published training of this model took steps of {} tokens",
+                        millions_of_tokens(run.own_published_tokens))
+          : "";
   return fmt::format(
       "{}{}. The tokens are taken as chosen for steps of this size; by these laws tiny steps reach "
       "the same loss with {} times less.",
