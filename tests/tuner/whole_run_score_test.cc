@@ -113,7 +113,7 @@ TEST(WholeRunIdeal, NamesOfGpusAndSoftware) {
   EXPECT_EQ(gpu_of_name("abacus"), "");
   EXPECT_EQ(stack_of_software("llm-foundry / Composer"), "mpt-eager");
   EXPECT_EQ(stack_of_software("Megatron-LM fork"), "torch-eager");
-  EXPECT_EQ(stack_of_software("custom (Meta)"), "torch-compile");
+  EXPECT_EQ(stack_of_software("custom (Meta)"), "torch-compile-eager-loss");
   EXPECT_EQ(model_parallel_stack_of("GPT-NeoX (Megatron + DeepSpeed)"), "megatron-deepspeed");
   EXPECT_EQ(model_parallel_stack_of("Megatron-LM fork, FlashAttention"), "megatron-core");
   EXPECT_EQ(model_parallel_stack_of("nanotron"), "nanotron");

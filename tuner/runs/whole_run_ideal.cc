@@ -185,7 +185,7 @@ std::string stack_of_software(const std::string& software) {
                                                       {"fairseq", "torch-eager"},
                                                       {"nanotron", "torch-eager"},
                                                       {"hai-llm", "torch-eager"}}};
-  return by_words(software, kWords, "torch-compile");
+  return by_words(software, kWords, "torch-compile-eager-loss");
 }
 
 std::string gpu_of_name(const std::string& published) {
