@@ -88,8 +88,12 @@ std::int64_t sides_of(const std::vector<WeightShape>& weights, const Model& mode
         (fused_gate_up && weight.weight == Weight::kGate) || weight.weight == Weight::kExpertGate ||
         weight.weight == Weight::kSharedGate;
     if (joined) continue;
-    sides += experts * (slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size()
-                                                            : weight.columns);
+    // The gates of Kimi's delta rule and of its output are two products up.
+    const bool twice = weight.weight == Weight::kRecurrentUp &&
+                       model.recurrence.kind == RecurrenceKind::kKimiDelta;
+    sides +=
+        experts * (twice ? 2 : 1) *
+        (slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size() : weight.columns);
   }
   return sides;
 }

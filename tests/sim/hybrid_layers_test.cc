@@ -294,8 +294,6 @@ TEST(HybridLayers, WhatNoFrameworkDoesIsRefusedByName) {
               HasSubstr("cp is 2, but no framework divides lightning attention"));
   EXPECT_THAT(refused(tiny_kimi(), [](Plan& plan) { plan.parallel.cp = 8; }),
               HasSubstr("cp is 8, which does not divide 4 heads of a recurrence"));
-  EXPECT_THAT(refused(tiny_gemma4(), [](Plan& plan) { plan.numerics.lora = 8; }),
-              HasSubstr("lora is 8"));
   const auto torch = profiles::load_profile("dgx-h100", "torch-compile");
   Plan plan = hybrid_plan(8, Strategy::kFsdp2, "torch-compile");
   plan.parallel.cp = 2;

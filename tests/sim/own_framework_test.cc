@@ -124,6 +124,7 @@ std::vector<CapabilityCase> capability_cases() {
       {"userbuffers.fc1_reduce_sms", "64", with_userbuffers},
       {"userbuffers.deferred_head_gradients", "0", with_userbuffers},
       {"tensor.keeps_gathered_inputs", "true"},
+      {"tensor.gathers_each_product", "true", two_sequences, torch},
       {"tensor.concatenates_sequences", "true", two_sequences},
       {"tensor.async_by_pattern", "true", async},
       {"tensor.sums_gradients_at_once", "false", two_sequences, torch},

@@ -159,7 +159,6 @@ TEST(Recurrence, WhatIsNotModelledIsRefused) {
   EXPECT_THAT(refusal([](Plan& plan) { plan.parallel.cp = 8; }),
               HasSubstr("cp is 8, which does not divide 4 heads of a recurrence"));
   EXPECT_THAT(refusal([](Plan& plan) { plan.parallel.tp = 4; }), HasSubstr("tp is 4"));
-  EXPECT_THAT(refusal([](Plan& plan) { plan.numerics.lora = 8; }), HasSubstr("lora is 8"));
 }
 
 }  // namespace
