@@ -106,8 +106,8 @@ std::vector<McpTool> mcp_tools(const std::vector<ToolVerb>& verbs) {
   std::vector<McpTool> tools = {
       {"predict",
        "Predict a training step",
-       "Memory, time of a step, tokens per second, days and dollars of training a transformer with "
-       "a given configuration on given GPUs. Times and memory come with 90 % intervals; "
+       "Memory, time of a step, tokens per second, days and dollars of training a model in a given "
+       "configuration on given GPUs. Times and memory come with 90 % intervals; "
        "memory.verdict says whether it fits.",
        "predict",
        {"--json"},
@@ -115,15 +115,15 @@ std::vector<McpTool> mcp_tools(const std::vector<ToolVerb>& verbs) {
         "ckpt_layers", "tp", "pp", "cp", "ep", "precision", "task"}},
       {"explain",
        "Explain a training step",
-       "As predict, with what bounds each phase, where memory goes, and what one change would buy. "
+       "As predict, with what bounds each phase, where memory goes, and what one change buys. "
        "Takes the arguments of predict.",
        "predict",
        {"--json", "--explain"},
        {"model", "cluster", "gpus"}},
       {"tune",
        "Find the best configuration",
-       "Searches sharding, checkpointed layers, micro-batch and all other knobs for a model on a "
-       "cluster: the best plans, why, and what to change when nothing fits. What is given is held "
+       "Searches sharding, checkpointed layers, micro-batch and other knobs for a model on a "
+       "cluster: the best plans, why, and what to change when none fits. What is given is held "
        "fixed.",
        "tune",
        {"--json"},
@@ -131,8 +131,8 @@ std::vector<McpTool> mcp_tools(const std::vector<ToolVerb>& verbs) {
         "time_limit"}},
       {"size",
        "Choose kind and number of GPUs",
-       "For a goal in tokens, with a deadline or budget: which cluster and how many GPUs, with "
-       "days and dollars of the whole run, failures counted.",
+       "For a goal in tokens, a deadline or budget: which cluster and how many GPUs, with "
+       "days and dollars of a whole run, failures counted.",
        "size",
        {"--json"},
        {"model", "tokens", "deadline", "budget", "clusters", "gpus", "max_gpus", "seq_len",

@@ -282,8 +282,7 @@ std::vector<PlanKnob> knobs_of_plans() {
           {"seq-len", "seq_len", "tokens of a sequence, as 4096 or 4k",
            "the model's, at most 8192; 2048 to fine-tune", kFilled | kSays, kKnobTokens}),
       make_knob<&Plan::packed_length, &G::packed_length>(
-          {"packed-length", "packed_length",
-           "mean length of documents packed in a sequence, each attending to itself alone",
+          {"packed-length", "packed_length", "mean length of documents that a sequence packs",
            "one document a sequence", 0, kKnobTokens}),
       make_knob<&Plan::micro_batch, &G::micro_batch>({"micro-batch", "micro_batch",
                                                       "sequences per GPU at a time", "1",
