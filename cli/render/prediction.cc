@@ -67,6 +67,9 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
     text += part + "\n";
   text += attention_words(inputs, plan);
   text += batch + (fits ? " " : "\n") + checkpoints + "\n";
+  if (plan.document_length() < plan.seq_len)
+    text += fmt::format("packed of documents of {} tokens, which attend to themselves alone\n",
+                        plan.packed_length);
   if (inputs.usual_length) text += *inputs.usual_length + "\n";
   return text;
 }
