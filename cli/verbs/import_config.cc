@@ -72,12 +72,14 @@ class ImportConfigVerb : public Verb {
     command
         .add("FILE", file_,
              "settings of torchtitan (TOML, Python), Accelerate (YAML), DeepSpeed (JSON), axolotl, "
-             "LLaMA-Factory, torchtune (YAML), Unsloth (Python, YAML) or Megatron (script, YAML, Python)")
+             "LLaMA-Factory, torchtune (YAML), Unsloth (Python, YAML) or Megatron (script, YAML, "
+             "Python)")
         .required();
     flags_.declare(command);
     command.at("--plan").group("");  // refused in words of its own
     command.add("--format", format_, "whose settings they are (default: told by its keys)")
-        .type_name("torchtitan|axolotl|llama-factory|unsloth|torchtune|accelerate|deepspeed|megatron");
+        .type_name(
+            "torchtitan|axolotl|llama-factory|unsloth|torchtune|accelerate|deepspeed|megatron");
     command.add("--fix", fix_, "print the smallest change that makes it fit");
     command.add("--out", out_, "write the plan, for predict --plan and others").type_name("FILE");
     command.add("--json", json_, "print one JSON document");

@@ -70,8 +70,8 @@ struct ShardingFacts {
   /// Beside frozen parameters, those that are updated, and the own share of them; -1: all are.
   std::int64_t trained = -1, trained_owned = -1;
   std::int64_t largest_trained = 0;  // of a unit, beside frozen ones
-  bool separates_norms = false;  // norms of all layers are a unit of their own
-  bool keeps_optimizer = true;   // master and moments are on the device
+  bool separates_norms = false;      // norms of all layers are a unit of their own
+  bool keeps_optimizer = true;       // master and moments are on the device
   /// Beside the master there is, for the whole step, what is computed with: whole, or the share
   /// that is gathered.
   bool keeps_parameters = false;

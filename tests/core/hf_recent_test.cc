@@ -139,8 +139,8 @@ TEST(HfRecent, StablelmOfTwoNormsIsTrained) {
   EXPECT_EQ(why_not({{"use_parallel_residual", true}}), "has one norm of parallel residuals");
 }
 
-// Each line a config that Transformers 5.23 or 5.24 saved, and the parameters of the model that it makes of
-// it on its meta device (scripts/check_models --table).
+// Each line a config that Transformers 5.23 or 5.24 saved, and the parameters of the model that it
+// makes of it on its meta device (scripts/check_models --table).
 TEST(HfRecent, SavedConfigsOfEveryFamilyHaveTheParametersOfTransformers) {
   std::ifstream file(SHARDWRIGHT_TEST_DATA "/models/transformers_5.jsonl");
   std::set<std::string> families;

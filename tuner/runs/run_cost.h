@@ -42,7 +42,7 @@ struct RunConditions {
   /// The most of a step, by published trainings of the very model on at most twice the tokens; 0:
   /// there is none.
   double own_published_tokens = 0;
-  double free_tokens = 0;                  // of a step, beyond which more tokens are counted
+  double free_tokens = 0;  // of a step, beyond which more tokens are counted
   profiles::Production production;
   double mtbf_gpu_hours = 0, restart_s = 0;
   /// Least and most of it that operators report; zeros where it is known.

@@ -50,8 +50,8 @@ class IdealHoursOf {
   std::map<std::string, profiles::Profile, std::less<>> profiles_;  // by cluster and stack
 };
 
-/// The stack that stands for what a source calls its software, by words in it; else torch-compile as
-/// it was when these models were trained.
+/// The stack that stands for what a source calls its software, by words in it; else torch-compile
+/// as it was when these models were trained.
 std::string stack_of_software(const std::string& software);
 
 /// The shipped GPU that a published name such as "a100-80g-sxm" means; empty: none.

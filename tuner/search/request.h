@@ -17,7 +17,7 @@ namespace shardwright::tuner {
 struct Request {
   std::int64_t gpus = 8;
   std::int64_t seq_len = 2048;
-  std::int64_t packed_length = 0;  // of the plan
+  std::int64_t packed_length = 0;            // of the plan
   std::optional<std::int64_t> global_batch;  // sequences per optimizer step, of all GPUs
   std::vector<Strategy> strategies;          // empty: all
   std::optional<std::int64_t> shard_group, micro_batch, grad_accum, ckpt_layers;
