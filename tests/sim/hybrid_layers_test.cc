@@ -12,6 +12,7 @@
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"
 #include "sim/strategies/lower.h"
+#include "tests/sim/hybrid_plans.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::sim {
@@ -75,17 +76,6 @@ Model tiny_gemma4() {
 std::vector<Model> all_tiny() {
   return {tiny_kimi(),      tiny_ling(),    tiny_falcon(), tiny_jamba(),
           tiny_nemotron3(), tiny_minimax(), tiny_lfm2(),   tiny_gemma4()};
-}
-
-Plan hybrid_plan(std::int64_t gpus, Strategy strategy, const std::string& stack) {
-  Plan plan;
-  plan.gpus = gpus;
-  plan.strategy = strategy;
-  plan.stack = stack;
-  plan.seq_len = 256;
-  plan.recompute = Recompute::kNone;
-  plan.ckpt_layers = 0;
-  return plan;
 }
 
 struct CompiledLayers {

@@ -11,6 +11,7 @@
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"
 #include "sim/strategies/lower.h"
+#include "tests/sim/hybrid_plans.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/refusal.h"
 
@@ -50,17 +51,6 @@ Model tiny_qwen3_next() {
       "c.json", "tiny");
 }
 
-Plan mixed_plan(std::int64_t gpus, Strategy strategy, const std::string& stack) {
-  Plan plan;
-  plan.gpus = gpus;
-  plan.strategy = strategy;
-  plan.stack = stack;
-  plan.seq_len = 256;
-  plan.recompute = Recompute::kNone;
-  plan.ckpt_layers = 0;
-  return plan;
-}
-
 Bytes kept_by(const UnitPass& pass) {
   Bytes bytes = 0;
   for (const MemoryAction& action : pass.memory)
@@ -76,7 +66,7 @@ constexpr LayerKind kRecurrent = {Mixer::kRecurrence, Channels::kNone};
 TEST(Recurrence, KeepsWhatBackwardReads) {
   const Model m = tiny_mamba2();
   const auto profile = profiles::load_profile("dgx-h100", "torch-compile");
-  const Plan plan = mixed_plan(1, Strategy::kSingle, "torch-compile");
+  const Plan plan = hybrid_plan(1, Strategy::kSingle, "torch-compile");
   const LayerPrograms programs(m, plan, profile.stack);
   const double tokens = 256;
   double norm = profile.stack.norm.saved_bytes_per_token * tokens;
@@ -91,7 +81,8 @@ TEST(Recurrence, KeepsWhatBackwardReads) {
 TEST(Recurrence, StatesAreComputedChunkByChunk) {
   const Model m = tiny_mamba2();
   const auto profile = profiles::load_profile("dgx-h100", "torch-compile");
-  const LayerPrograms programs(m, mixed_plan(1, Strategy::kSingle, "torch-compile"), profile.stack);
+  const LayerPrograms programs(m, hybrid_plan(1, Strategy::kSingle, "torch-compile"),
+                               profile.stack);
   const auto flops = [](const UnitPass& pass) {
     double sum = 0;
     for (const Op& op : pass.ops) {
@@ -110,7 +101,7 @@ TEST(Recurrence, EveryParameterIsOfAUnit) {
   for (const Model& m : {tiny_mamba2(), tiny_nemotron()}) {
     const auto profile = profiles::load_profile("dgx-h100", "torch-compile");
     for (const Strategy strategy : {Strategy::kSingle, Strategy::kFsdp2, Strategy::kDdp}) {
-      Plan plan = mixed_plan(strategy == Strategy::kSingle ? 1 : 2, strategy, "torch-compile");
+      Plan plan = hybrid_plan(strategy == Strategy::kSingle ? 1 : 2, strategy, "torch-compile");
       const Schedule schedule = lower(m, plan, profile.stack, 8);
       EXPECT_EQ(schedule.unit_sizes.total(schedule.layers), count_parameters(m).total(m.layers))
           << m.family;
@@ -125,14 +116,14 @@ TEST(Recurrence, PlansOfEveryKindArePredicted) {
   const auto megatron = profiles::load_profile("dgx-h100", "megatron-core");
   const Model nemotron = tiny_nemotron();
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull, Recompute::kSelectiveOp}) {
-    Plan plan = mixed_plan(8, Strategy::kFsdp2, "torch-compile");
+    Plan plan = hybrid_plan(8, Strategy::kFsdp2, "torch-compile");
     plan.recompute = recompute;
     plan.ckpt_layers = recompute == Recompute::kNone ? 0 : 8;
     const Prediction prediction = predict(nemotron, torch, plan);
     EXPECT_GT(prediction.time.iteration_s, 0);
     EXPECT_THAT(prediction.extrapolated, Contains("layers with Mamba-2: no published run"));
   }
-  Plan staged = mixed_plan(8, Strategy::kDistributedOptimizer, "megatron-core");
+  Plan staged = hybrid_plan(8, Strategy::kDistributedOptimizer, "megatron-core");
   staged.parallel.pp = 2;
   staged.parallel.tp = 2;
   staged.grad_accum = 4;
@@ -140,7 +131,7 @@ TEST(Recurrence, PlansOfEveryKindArePredicted) {
   const std::vector<ChunkContent> chunks = partition_layers(nemotron, staged, megatron.stack);
   EXPECT_EQ(chunks.size(), 2U);
   EXPECT_EQ(chunks.front().kinds, chunks.back().kinds);  // M-*- both
-  Plan experts = mixed_plan(8, Strategy::kDistributedOptimizer, "megatron-core");
+  Plan experts = hybrid_plan(8, Strategy::kDistributedOptimizer, "megatron-core");
   experts.parallel.ep = 4;
   EXPECT_GT(predict(tiny_qwen3_next(), megatron, experts).time.iteration_s, 0);
 }
@@ -149,7 +140,7 @@ TEST(Recurrence, WhatIsNotModelledIsRefused) {
   const auto megatron = profiles::load_profile("dgx-h100", "megatron-core");
   const Model m = tiny_nemotron();
   const auto refusal = [&](const auto& change) {
-    Plan plan = mixed_plan(8, Strategy::kDistributedOptimizer, "megatron-core");
+    Plan plan = hybrid_plan(8, Strategy::kDistributedOptimizer, "megatron-core");
     change(plan);
     return testing::refusal_of([&] {
       check_plan(plan, m, 8);
