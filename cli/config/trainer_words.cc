@@ -36,8 +36,7 @@ void take_optimizer_word(SettingBox& box, std::string_view key, ImportedConfig& 
 }
 
 void take_fused_loss(SettingBox& box, ImportedConfig& to) {
-  constexpr const char* kPieces = "16";  // of Liger's formula: vocabulary over hidden size
-  box.set_knob("loss-chunks", kPieces, to);
+  box.set_knob("loss-chunks", fmt::format("{}", kFusedLossPieces), to);
 }
 
 bool take_deepspeed_file(SettingBox& box, ImportedConfig& to) {

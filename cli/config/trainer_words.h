@@ -3,6 +3,7 @@
 // LLaMA-Factory) and torchtune: the names of optimizers, and DeepSpeed's files by their names.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "cli/config/imported.h"
@@ -18,8 +19,10 @@ void take_optimizer_word(SettingBox& box, std::string_view key, ImportedConfig& 
 /// what it offloads. False: the key is not there.
 bool take_deepspeed_file(SettingBox& box, ImportedConfig& to);
 
-/// The loss of a kernel that never holds all logits (Liger's, Apple's cut cross entropy), as a loss
-/// in pieces; notes what was taken last.
+/// Of a loss whose kernel never holds all logits (Liger's, Apple's cut cross entropy): about
+/// vocabulary over hidden size, as in Liger's formula.
+inline constexpr std::int64_t kFusedLossPieces = 16;
+/// Such a loss, as one in pieces; notes what was taken last.
 void take_fused_loss(SettingBox& box, ImportedConfig& to);
 
 }  // namespace shardwright::cli

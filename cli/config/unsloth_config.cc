@@ -17,7 +17,6 @@ constexpr std::int64_t kScriptRank = 16, kStudioRank = 64, kUnslothSequence = 20
 constexpr std::int64_t kTrainerBatch = 8;  // of TrainingArguments
 constexpr std::int64_t kUnslothBatch = 4, kUnslothAccumulation = 2, kStudioBatch = 2,
                        kStudioAccumulation = 4;
-constexpr std::int64_t kFusedLossPieces = 16;  // as of Liger's and cut cross entropy
 
 bool is_studio(const SettingBox& box) {
   return box.has("training.training_type") || box.has("training.max_seq_length") ||

@@ -6,13 +6,12 @@
 
 #include <string>
 
+#include "cli/config/trainer_words.h"
 #include "cli/export/settings.h"
 #include "cli/export/trainer_yaml.h"
 
 namespace shardwright::cli {
 namespace {
-
-constexpr std::int64_t kFusedLossPieces = 16;  // as import-config reads losses without whole logits
 
 std::string_view python_switch(bool on) {
   return on ? "True" : "False";
