@@ -158,8 +158,7 @@ class SizeVerb : public Verb {
       job.fixed.seq_len = usual_seq_len(report.model, fine);
       report.usual_length = usual_length_words(report.model, fine);
     }
-    report.published = tuner::trainings_of(
-        report.model, profiles::load_whole_runs(profiles::shipped_whole_runs()));
+    report.published = tuner::trainings_of(report.model, profiles::shipped_trainings());
     job.fixed.global_batch = flags_.global_batch;
     // Eager attention is neither faster nor smaller anywhere.
     if (!job.fixed.attention) job.fixed.attention = AttentionKind::kFlash;

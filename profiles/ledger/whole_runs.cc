@@ -180,6 +180,11 @@ std::vector<WholeRun> load_whole_runs(const std::filesystem::path& path) {
   return read_whole_runs(CsvTable::load(path));
 }
 
+const std::vector<WholeRun>& shipped_trainings() {
+  static const std::vector<WholeRun> trainings = load_whole_runs(shipped_whole_runs());
+  return trainings;
+}
+
 std::vector<WholeRun> read_whole_runs(const CsvTable& table) {
   if (table.size() == 0)
     throw Error(fmt::format("{}: there is no row, expected at least one", table.file()));

@@ -58,5 +58,7 @@ std::filesystem::path shipped_whole_runs();
 /// Throws Error naming file, line and column.
 std::vector<WholeRun> load_whole_runs(const std::filesystem::path& path);
 std::vector<WholeRun> read_whole_runs(const CsvTable& table);
+/// Those of the shipped table, which is read once.
+const std::vector<WholeRun>& shipped_trainings();
 
 }  // namespace shardwright::profiles

@@ -86,8 +86,7 @@ void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
 /// Batches grow with tokens: a training on many more took one that is too large here.
 double batch_of_trainings(const Model& model, double tokens) {
   double most = 0;
-  for (const profiles::WholeRun& run :
-       trainings_of(model, profiles::load_whole_runs(profiles::shipped_whole_runs()))) {
+  for (const profiles::WholeRun& run : trainings_of(model, profiles::shipped_trainings())) {
     if (run.tokens <= 2 * tokens && run.global_batch_tokens)
       most = std::max(most, *run.global_batch_tokens);
   }
