@@ -76,9 +76,10 @@ struct PipelineRecord {
   std::deque<TimedChunk> timed;
 };
 
-/// Keeps what plans of one model and profile share. Not thread-safe.
+/// Keeps what plans of one model and profile, which outlive it, share. Not thread-safe.
 class PipelineSimulator {
  public:
+  PipelineSimulator(Model&&, const profiles::Profile&, ProgramCache&) = delete;
   PipelineSimulator(const Model& model, const profiles::Profile& profile, ProgramCache& programs)
       : model_(model),
         profile_(profile),

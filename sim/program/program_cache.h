@@ -20,6 +20,7 @@ class ProgramCache {
  public:
   /// Of one model on one stack and GPU, which outlive the cache.
   ProgramCache(const Model& model, const Stack& stack, const Gpu& gpu);
+  ProgramCache(Model&&, const Stack&, const Gpu&) = delete;
   ~ProgramCache();
 
   /// Stays valid as long as the cache.

@@ -227,8 +227,8 @@ TEST(TiedStages, ACycleIsNamed) {
 
 TEST(TiedStages, TheExchangeTakesItsTimeBehindTheReductions) {
   const Plan plan = tied_plan(PipelineKind::kOneForwardOneBackward, 4, 1);
-  ProgramCache cache(tied_llama(), tied_profile().stack, tied_profile().cluster.gpu);
   const Model model = tied_llama();
+  ProgramCache cache(model, tied_profile().stack, tied_profile().cluster.gpu);
   PipelineSimulator simulator(model, tied_profile(), cache);
   PipelineRecord record;
   simulator.run(plan, &record);
