@@ -108,6 +108,7 @@ TEST(AnchorVerb, AStepFarOutsideCarriesNothingAndWritesNothing) {
                                         kMeasuredPlan);
   EXPECT_EQ(done.exit_code, 6);
   EXPECT_THAT(done.out, HasSubstr("nothing is carried"));
+  EXPECT_THAT(done.out, HasSubstr("Predicted as before: fsdp2"));
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 

@@ -147,8 +147,9 @@ std::string anchor_text(const AnchorReport& report, const Terminal& terminal) {
   text += paragraph(carried_sentence(report), terminal);
   if (!report.fit.result.groups.front().values.empty() && report.fit.carried > 0)
     text += heading(terminal, "Values that moved") + values_table(report, terminal);
-  text += heading(terminal,
-                  fmt::format("Carried: {} on more GPUs", plan_words(report.fit.before.plan)));
+  text += heading(terminal, fmt::format("{}: {} on more GPUs",
+                                        report.fit.carried > 0 ? "Carried" : "Predicted as before",
+                                        plan_words(report.fit.before.plan)));
   text += sizes_table(report, terminal);
   if (!report.out.empty()) {
     text += "\n" + paragraph(fmt::format("{} holds it: predict, tune and size take it as --cluster "
