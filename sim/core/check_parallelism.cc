@@ -229,6 +229,19 @@ void check_experts(const Plan& plan, const Model& model) {
   }
 }
 
+/// All-to-alls hide behind a micro-batch that waits for none of what they bring.
+void check_expert_overlap(const Parallelism& p) {
+  if (!p.ep_overlap.value_or(false)) return;
+  if (p.ep == 1) throw Error("ep_overlap is on, but ep is 1, expected off or a larger ep");
+  const PipelineInfo& schedule = info_of(p.schedule());
+  if (p.pp == 1 || schedule.pairs_passes) return;
+  throw Error(fmt::format(
+      "ep_overlap is on, but with pp_schedule {} a stage's next micro-batch waits for the one "
+      "before, expected off, pp 1 or the schedule {}",
+      schedule.name,
+      pipeline_schedules_with([](const PipelineInfo& info) { return info.pairs_passes; })));
+}
+
 /// What runs again or leaves the device is a part of the model.
 void check_kept(const Plan& plan, const Model& model) {
   const auto pieces = [&](int set) {
@@ -298,6 +311,7 @@ void check_parallelism(const Plan& plan, const Model& model) {
   check_pipeline(plan, model);
   check_context(plan, model);
   check_experts(plan, model);
+  check_expert_overlap(plan.parallel);
   check_kept(plan, model);
   const std::int64_t dp = plan.gpus / p.replica();
   if (plan.shard_group > 0 && (dp * p.cp) % plan.shard_group != 0) {

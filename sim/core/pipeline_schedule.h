@@ -53,6 +53,9 @@ struct PipelineInfo {
   /// Micro-batches run a chunk in groups of at least as many as there are stages, the last group
   /// too.
   bool groups_micro_batches = false;
+  /// Forward passes of every stage stand beside backward passes of micro-batches that do not wait
+  /// for them, so that one can hide the other's communication.
+  bool pairs_passes = false;
   std::int32_t stage_multiple = 1, micro_batch_multiple = 1;
   std::int32_t micro_batches_per_stage = 0;  // of the step, at least
   BlockingTransfers blocking = BlockingTransfers::kNever;

@@ -39,9 +39,9 @@ Plan plan_of(std::int64_t gpus) {
   return plan;
 }
 
-void expect_refused(const Plan& plan, const std::string& words) {
+void expect_refused(const Plan& plan, const std::string& words, const Model& model = llama_8b()) {
   try {
-    check_plan(plan, llama_8b(), 8);
+    check_plan(plan, model, 8);
     FAIL() << "not refused: " << words;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
@@ -145,6 +145,27 @@ TEST(Parallelism, ContradictionsAreNamed) {
   plan = plan_of(64);
   plan.parallel.rank_order = "tp-dp";
   expect_refused(plan, "rank_order is 'tp-dp'");
+}
+
+TEST(Parallelism, ExpertsOverlapOnlyWhereMicroBatchesDoNotWaitForEachOther) {
+  Model model = llama_8b();
+  model.experts = {.count = 8, .per_token = 2, .ffn = 1024};
+  Plan plan = plan_of(64);
+  plan.parallel.ep_overlap = true;
+  expect_refused(plan, "ep_overlap is on, but ep is 1, expected off or a larger ep", model);
+  plan.parallel.ep = 8;
+  check_plan(plan, model, 8);
+  plan.parallel.pp = 2;
+  expect_refused(
+      plan,
+      "ep_overlap is on, but with pp_schedule 1f1b a stage's next micro-batch waits for the one "
+      "before, expected off, pp 1 or the schedule interleaved or dualpipe",
+      model);
+  plan.parallel.pp_schedule = PipelineKind::kZb1p;
+  expect_refused(plan, "ep_overlap is on, but with pp_schedule zb1p", model);
+  plan.parallel.pp_schedule.reset();
+  plan.parallel.virtual_stages = 2;
+  check_plan(plan, model, 8);
 }
 
 TEST(Parallelism, WhatRunsAgainOrLeavesIsPartOfTheModel) {
