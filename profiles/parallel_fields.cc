@@ -315,6 +315,8 @@ void describe_choices(FieldList& fields, SoftwareChoices& choices) {
         .one_of(known_words<Dispatcher>());
     add("pp_schedule", &choices.pp_schedule, "", "schedules that it has beside the usual ones")
         .one_of(known_words<PipelineKind>());
+    add("ep_overlap", &choices.ep_overlap, "",
+        "all-to-alls of experts hide behind another micro-batch where asked to");
   });
 }
 

@@ -21,7 +21,8 @@ SoftwareSettings software_settings(const Stack& stack) {
   const SoftwareChoices& choices = stack.parallel.choices;
   return {settings_of<TensorOverlap>(choices.tp_overlap),
           settings_of<Dispatcher>(choices.dispatcher),
-          settings_of<PipelineKind>(choices.pp_schedule)};
+          settings_of<PipelineKind>(choices.pp_schedule),
+          choices.ep_overlap ? std::vector{false, true} : std::vector<bool>{}};
 }
 
 TensorOverlap usual_overlap(const Stack& stack, const Model& model) {

@@ -15,6 +15,7 @@ struct SoftwareSettings {
   std::vector<TensorOverlap> tensor_overlaps;
   std::vector<Dispatcher> dispatchers;
   std::vector<PipelineKind> schedules;
+  std::vector<bool> expert_overlaps;
 };
 
 SoftwareSettings software_settings(const Stack& stack);

@@ -127,6 +127,7 @@ struct MoeSoftware {
 /// Settings that the framework has, its defaults among them: what tuning may try.
 struct SoftwareChoices {
   std::vector<std::string> tp_overlap, dispatcher, pp_schedule;
+  bool ep_overlap = false;  // a micro-batch's all-to-alls hide behind another's products
 };
 
 /// What only plans beyond data parallelism ask of the software, but for `megatron`.

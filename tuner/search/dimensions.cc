@@ -202,6 +202,8 @@ std::vector<GivenParallelism> settings_of(const Request& request, const Model& m
   if (model.is_moe()) {
     add_settings(settings.dispatchers, std::optional(profiles::usual_dispatcher(stack)),
                  &GivenParallelism::dispatcher, all);
+    add_settings(settings.expert_overlaps, std::optional(false), &GivenParallelism::ep_overlap,
+                 all);
   }
   add_settings(settings.schedules, std::optional<PipelineKind>(), &GivenParallelism::pp_schedule,
                all);

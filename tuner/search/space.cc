@@ -147,6 +147,7 @@ class Writer {
     const GivenParallelism& asked = request_.parallel;
     return (given_.tp_overlap != asked.tp_overlap && !p.sequence_parallel()) ||
            (given_.dispatcher != asked.dispatcher && p.ep == 1) ||
+           (given_.ep_overlap != asked.ep_overlap && p.ep == 1) ||
            (given_.pp_schedule != asked.pp_schedule && p.pp == 1);
   }
 

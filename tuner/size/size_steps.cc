@@ -52,10 +52,18 @@ Request holding(Request request, const Plan& plan) {
   request.parallel.optimizer = plan.numerics.optimizer;
   request.parallel.tp_overlap = plan.parallel.tp_overlap;
   request.parallel.dispatcher = plan.parallel.dispatcher;
+  request.parallel.ep_overlap = plan.parallel.ep_overlap;
   request.parallel.pp_schedule = plan.parallel.pp_schedule;
   request.allow_software = false;
   request.stack = plan.stack;
   return request;
+}
+
+std::string_view setting_name(bool on) {
+  return on ? "on" : "off";
+}
+std::string_view setting_name(auto setting) {
+  return name_of(setting);
 }
 
 /// Settings of the software other than the plan's, which the search leaves as the stack has them.
@@ -71,8 +79,8 @@ void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
     const Freedom freedom = fixed                    ? Freedom::kFixed
                             : request.allow_software ? Freedom::kSearched
                                                      : Freedom::kSetting;
-    neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)), freedom,
-                          std::move(changed)});
+    neighbours.push_back({knob, std::string(setting_name(now)), std::string(setting_name(setting)),
+                          freedom, std::move(changed)});
   }
 }
 
@@ -80,6 +88,9 @@ void add_software(const Request& request, const Request& held, const Model& mode
                   const Stack& stack, std::vector<Neighbour>& neighbours) {
   const profiles::SoftwareSettings& settings = profiles::software_settings(stack);
   const Parallelism& p = plan.parallel;
+  // Schedules go with chunks of their own, and all-to-alls hide beside some of them only.
+  Request chunks = held;
+  if (!request.parallel.pp_schedule) chunks.parallel.virtual_stages.reset();
   if (p.sequence_parallel()) {
     add_settings("tp-overlap", settings.tensor_overlaps,
                  p.tp_overlap.value_or(profiles::usual_overlap(stack, model)),
@@ -89,10 +100,10 @@ void add_software(const Request& request, const Request& held, const Model& mode
     add_settings("dispatcher", settings.dispatchers,
                  p.dispatcher.value_or(profiles::usual_dispatcher(stack)),
                  &GivenParallelism::dispatcher, request, held, neighbours);
+    add_settings("ep-overlap", settings.expert_overlaps, p.ep_overlap.value_or(false),
+                 &GivenParallelism::ep_overlap, request, chunks, neighbours);
   }
   if (p.pp > 1) {
-    Request chunks = held;
-    if (!request.parallel.pp_schedule) chunks.parallel.virtual_stages.reset();
     add_settings("pp-schedule", settings.schedules, p.schedule(), &GivenParallelism::pp_schedule,
                  request, chunks, neighbours);
   }

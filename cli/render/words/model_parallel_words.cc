@@ -23,6 +23,7 @@ std::string model_parallel_words(const Plan& plan) {
   add("ep", p.ep);
   add("etp", p.etp);
   if (p.ep > 1 && p.dispatcher) words.emplace_back(name_of(*p.dispatcher));
+  if (p.ep > 1 && p.ep_overlap.value_or(false)) words.emplace_back("ep overlap");
   if (p.sequence_parallel() && p.tp_overlap && *p.tp_overlap != TensorOverlap::kNone)
     words.push_back(fmt::format("{} overlap", name_of(*p.tp_overlap)));
   if (plan.numerics.precision != Precision::kBf16)
