@@ -8,31 +8,10 @@
 #include <set>
 #include <tuple>
 
+#include "profiles/ledger/release_date.h"
+
 namespace shardwright::sim {
 namespace {
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
-std::size_t digits_from(std::string_view text, std::size_t begin) {
-  std::size_t end = begin;
-  while (end < text.size() && is_digit(text[end])) ++end;
-  return end - begin;
-}
-
-int number(std::string_view digits) {
-  int value = 0;
-  for (const char c : digits) value = 10 * value + (c - '0');
-  return value;
-}
-
-/// The number of two digits behind a divider, or none.
-std::vector<int> part_behind(std::string_view text, std::size_t at) {
-  if (at >= text.size() || (text[at] != '-' && text[at] != '.')) return {};
-  if (digits_from(text, at + 1) != 2) return {};
-  return {number(text.substr(at + 1, 2))};
-}
 
 using RunKey = std::tuple<std::string, std::string, std::string, std::string>;
 
@@ -52,10 +31,11 @@ struct Members {
 ReleaseScore summarize(const Members& members) {
   ReleaseScore score;
   score.releases.assign(members.releases.begin(), members.releases.end());
-  std::stable_sort(
-      score.releases.begin(), score.releases.end(),
-      [](const std::string& a, const std::string& b) { return release_date(a) > release_date(b); });
-  const std::vector<int> newest = release_date(score.releases.front());
+  std::stable_sort(score.releases.begin(), score.releases.end(),
+                   [](const std::string& a, const std::string& b) {
+                     return profiles::release_date(a) > profiles::release_date(b);
+                   });
+  const std::vector<int> newest = profiles::release_date(score.releases.front());
   score.year = newest.empty() ? 0 : newest.front();
   score.time = score_errors(members.errors);
   score.inside_interval = members.inside;
@@ -64,31 +44,6 @@ ReleaseScore summarize(const Members& members) {
 }
 
 }  // namespace
-
-std::vector<int> release_date(std::string_view release) {
-  for (std::size_t i = 0; i < release.size(); ++i) {
-    if (!is_digit(release[i])) continue;
-    const std::size_t digits = digits_from(release, i);
-    const int first = digits <= 4 ? number(release.substr(i, digits)) : 0;
-    std::vector<int> next = part_behind(release, i + digits);
-    const bool short_year = digits == 2 && first >= 20 && first < 70 && !next.empty();
-    if ((digits == 4 && first >= 2000 && first < 2100) || short_year) {
-      std::vector<int> date{short_year ? 2000 + first : first};
-      for (std::size_t at = i + digits; !next.empty() && date.size() < 3;
-           next = part_behind(release, at)) {
-        date.push_back(next.front());
-        at += 3;
-      }
-      return date;
-    }
-    i += digits - 1;
-    // A version of another kind ("2.11"): what stands behind its dots is no year.
-    while (i + 2 < release.size() && release[i + 1] == '.' && is_digit(release[i + 2])) {
-      i += 1 + digits_from(release, i + 2);
-    }
-  }
-  return {};
-}
 
 std::vector<FrameworkScore> score_frameworks(const Validation& validation,
                                              std::span<const profiles::HeldOutRun> held_out) {
@@ -104,7 +59,7 @@ std::vector<FrameworkScore> score_frameworks(const Validation& validation,
     const double* error = at == left_out.end() ? nullptr : &at->second;
     const std::string& name =
         row.row.stack_called.empty() ? row.row.plan.stack : row.row.stack_called;
-    const std::vector<int> date = release_date(row.row.software);
+    const std::vector<int> date = profiles::release_date(row.row.software);
     frameworks[name].add(row, error);
     years[name][date.empty() ? 0 : date.front()].add(row, error);
   }
@@ -113,10 +68,11 @@ std::vector<FrameworkScore> score_frameworks(const Validation& validation,
     FrameworkScore& score = scores.emplace_back(FrameworkScore{name, summarize(members), {}});
     for (const auto& [year, of_year] : years[name]) score.years.push_back(summarize(of_year));
   }
-  std::stable_sort(
-      scores.begin(), scores.end(), [](const FrameworkScore& a, const FrameworkScore& b) {
-        return release_date(a.all.releases.front()) > release_date(b.all.releases.front());
-      });
+  std::stable_sort(scores.begin(), scores.end(),
+                   [](const FrameworkScore& a, const FrameworkScore& b) {
+                     return profiles::release_date(a.all.releases.front()) >
+                            profiles::release_date(b.all.releases.front());
+                   });
   return scores;
 }
 

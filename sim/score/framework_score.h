@@ -6,17 +6,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::sim {
-
-/// The year, month and day that a release names ("torchtitan before 2024-06-12", "NeMo 26.04.01",
-/// "2025"), as far as it does; empty where it names none.
-std::vector<int> release_date(std::string_view release);
 
 /// Times that are not suspect, of releases of one year.
 struct ReleaseScore {
