@@ -321,6 +321,7 @@ void read_software(const RowReader& read, const CsvTable& table, LedgerRow& out)
   out.logits_kept = flag("logits_kept");
   out.no_sync = flag("no_sync");
   out.kv_cache = flag("kv_cache");
+  if (given("power_limit_w")) out.power_limit_w = read.positive("power_limit_w");
   if (given("software")) out.software = read.row().text("software");
   for (const std::string name :
        {"note", "notes"}) {  // of the plain table, and of model-parallel plans
@@ -427,9 +428,10 @@ StackFile stack_of(const LedgerRow& row) {
 }
 
 MachineKey machine_key(const LedgerRow& row) {
-  return {row.gpu,        row.gpus_per_node, row.inter_gbps_per_node,
-          row.plan.stack, row.software,      row.logits_kept,
-          row.no_sync,    row.kv_cache,      row.source};
+  return {row.gpu,           row.gpus_per_node, row.inter_gbps_per_node,
+          row.plan.stack,    row.software,      row.logits_kept,
+          row.no_sync,       row.kv_cache,      row.source,
+          row.power_limit_w, row.stack_called};
 }
 
 }  // namespace shardwright::profiles

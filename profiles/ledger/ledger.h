@@ -44,6 +44,7 @@ struct LedgerRow {
   std::string gpu;
   std::int64_t gpus_per_node = 8;
   std::optional<double> inter_gbps_per_node;  // none: not stated, the usual network of that GPU
+  std::optional<double> power_limit_w;        // of each board; none: that of its data sheet
   std::optional<double> iteration_s;
   std::string time_kind;  // "published" or "from_throughput"; empty without a time
   std::optional<double> tokens_per_gpu_s;
@@ -78,9 +79,9 @@ ClusterFile cluster_of(const LedgerRow& row);
 StackFile stack_of(const LedgerRow& row);
 
 /// All that decides a row's profile: rows with equal keys share it.
-using MachineKey =
-    std::tuple<std::string, std::int64_t, std::optional<double>, std::string, std::string,
-               std::optional<bool>, std::optional<bool>, std::optional<bool>, std::string>;
+using MachineKey = std::tuple<std::string, std::int64_t, std::optional<double>, std::string,
+                              std::string, std::optional<bool>, std::optional<bool>,
+                              std::optional<bool>, std::string, std::optional<double>, std::string>;
 MachineKey machine_key(const LedgerRow& row);
 
 }  // namespace shardwright::profiles

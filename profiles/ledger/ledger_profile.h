@@ -12,6 +12,11 @@
 
 namespace shardwright::profiles {
 
+/// What lowers rates in this run alone: a cap of the boards' power.
+/// Values that `overrides` set stay. Throws Error about a cap that the GPU cannot have.
+void apply_circumstances(const LedgerRow& row, const std::vector<std::string>& overrides,
+                         Profile& profile);
+
 /// `overrides` as given to --set win over everything. Throws Error.
 Profile profile_of(const LedgerRow& row, const StepParameters& parameters,
                    const std::vector<std::string>& overrides = {});

@@ -9,6 +9,7 @@
 #include <optional>
 #include <tuple>
 
+#include "profiles/ledger/ledger_profile.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/anchor.h"
 #include "sim/core/base/error.h"
@@ -22,7 +23,10 @@ using profiles::LedgerRow;
 
 profiles::Profile strangers_profile(const LedgerRow& row,
                                     const std::vector<std::string>& overrides = {}) {
-  return profiles::make_profile(profiles::cluster_of(row), profiles::stack_of(row), overrides);
+  profiles::Profile profile =
+      profiles::make_profile(profiles::cluster_of(row), profiles::stack_of(row), overrides);
+  profiles::apply_circumstances(row, overrides, profile);
+  return profile;
 }
 
 double half_width_of(const TimePrediction& time) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "profiles/ledger/ledger_profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/worker_pool.h"
 
@@ -44,6 +45,7 @@ LedgerModel::LedgerModel(const std::vector<LedgerRow>& rows,
       const profiles::ClusterFile cluster = profiles::cluster_of(rows[i]);
       machines_.push_back(
           {profiles::make_profile(cluster, profiles::stack_of(rows[i]), costs, overrides), {}});
+      profiles::apply_circumstances(rows[i], overrides, machines_.back().profile);
       machines_.back().profile.origins.clear();  // costly to copy, and nobody asks
       described_by.push_back(cluster.described_by);
       sources.push_back(rows[i].source);
