@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "profiles/data_file.h"
+#include "profiles/ledger/release_date.h"
 #include "profiles/parallel_fields.h"
 #include "profiles/stack_ranges.h"
 
@@ -198,27 +200,18 @@ StackFile load_stack(const std::string& name_or_path, const std::filesystem::pat
   return read_stack(open_data_file(DataKind::kStack, name_or_path, from), 0);
 }
 
-/// The first month in the text, as "2025-11"; empty where it names none.
-static std::string_view month_in(std::string_view text) {
-  constexpr std::string_view kForm = "dddd-dd";  // d: a digit
-  const auto is_month = [&](std::size_t at) {
-    return std::equal(
-        kForm.begin(), kForm.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
-        [](char form, char c) { return form == 'd' ? c >= '0' && c <= '9' : c == form; });
-  };
-  for (std::size_t at = 0; at + kForm.size() <= text.size(); ++at) {
-    if (is_month(at)) return text.substr(at, kForm.size());
-  }
-  return {};
-}
-
-/// How much of the text one of a preset's words tells: what it begins with, or a month that is not
-/// before that of "from 2025-11".
+/// How much of the text one of a preset's words tells: what it begins with, and of "NeMo from
+/// 2026-06" that and a month which is not before.
 static std::size_t told_by(std::string_view text, std::string_view word) {
   constexpr std::string_view kFrom = "from ";
-  if (!word.starts_with(kFrom)) return text.starts_with(word) ? word.size() : 0;
-  const std::string_view month = month_in(text);
-  return month >= word.substr(kFrom.size()) ? month.size() : 0;
+  const std::size_t at = word.find(kFrom);
+  std::string_view begin = word.substr(0, at);
+  while (begin.ends_with(' ')) begin.remove_suffix(1);
+  if (!text.starts_with(begin)) return 0;
+  if (at == std::string_view::npos) return begin.size();
+  const std::string_view month = word.substr(at + kFrom.size());
+  const std::vector<int> date = release_date(text);
+  return date.size() > 1 && date >= release_date(month) ? begin.size() + month.size() : 0;
 }
 
 /// The most that one of the words tells; '|' divides them.

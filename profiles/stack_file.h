@@ -12,8 +12,8 @@ namespace shardwright::profiles {
 
 struct StackFile {
   Stack stack;
-  /// Of a preset: how the ledger's column `software` begins for runs of it, or "from 2025-11" for
-  /// what names that month or a later one; '|' divides several. Empty elsewhere.
+  /// Of a preset: how the ledger's column `software` begins for runs of it; "NeMo from 2026-06" for
+  /// what names that month or a later one, too; '|' divides several. Empty elsewhere.
   std::string software;
   Origins origins;  // by path within the file: "norm.forward_bytes"
 };

@@ -420,6 +420,9 @@ ClusterFile cluster_of(const LedgerRow& row) {
 
 StackFile stack_of(const LedgerRow& row) {
   StackFile file = load_preset(row.plan.stack, row.software);
+  // A release that tells nothing leaves the name by which the row called its software.
+  if (file.software.empty() && !row.stack_called.empty())
+    file = load_preset(row.plan.stack, row.stack_called);
   Stack& stack = file.stack;
   stack.keeps_logits = row.logits_kept.value_or(stack.keeps_logits);
   stack.no_sync = row.no_sync.value_or(stack.no_sync);

@@ -46,5 +46,18 @@ TEST(RowCircumstances, CappedBoardsLowerClocks) {
   EXPECT_THAT(refusal_of([&] { profile_of(row); }), HasSubstr("1000, the board power of b200"));
 }
 
+TEST(RowSoftware, NamesOfSoftwareAndLaterReleasesHaveTheirPresets) {
+  LedgerRow row = row_of("gb200", "NeMo 26.10");
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo-26.06") << "what came with 26.06 stays";
+  row.software = "NeMo 26.04.01";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo");
+  row.software = "Megatron-LM 2026-08";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core");
+  row.software = "";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core");
+  row.stack_called = "megatron-bridge";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo") << "as its recipes set it";
+}
+
 }  // namespace
 }  // namespace shardwright::profiles
