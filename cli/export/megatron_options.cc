@@ -223,8 +223,8 @@ void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& 
   } else if (p.tp > 1) {
     out.add("", "", "model.sequence_parallel", "False");
   }
-  const TensorOverlap overlap =
-      p.tp_overlap.value_or(profiles::usual_overlap(inputs.profile.stack, inputs.model));
+  const TensorOverlap overlap = p.tp_overlap.value_or(
+      profiles::usual_overlap(inputs.profile.stack, inputs.model, plan.numerics.precision));
   if (overlap == TensorOverlap::kAsync)
     not_in_megatron("tp_overlap", "async", "none or userbuffers");
   if (overlap == TensorOverlap::kUserbuffers && p.tp > 1)

@@ -25,9 +25,12 @@ SoftwareSettings software_settings(const Stack& stack) {
           choices.ep_overlap ? std::vector{false, true} : std::vector<bool>{}};
 }
 
-TensorOverlap usual_overlap(const Stack& stack, const Model& model) {
+TensorOverlap usual_overlap(const Stack& stack, const Model& model, Precision precision) {
   if (model.is_moe()) return TensorOverlap::kNone;
-  return parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
+  const auto usual =
+      parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
+  const bool unknown_there = precision == Precision::kNvfp4 && usual == TensorOverlap::kUserbuffers;
+  return unknown_there ? TensorOverlap::kNone : usual;
 }
 
 Dispatcher usual_dispatcher(const Stack& stack) {

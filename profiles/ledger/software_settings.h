@@ -21,8 +21,10 @@ struct SoftwareSettings {
 SoftwareSettings software_settings(const Stack& stack);
 
 /// What the stack does unless told. Recipes of MoE models leave tensor overlap off: attention's
-/// products alone are too short.
-TensorOverlap usual_overlap(const Stack& stack, const Model& model);
+/// products alone are too short; userbuffers take no operands in nvfp4 (NVIDIA's recipes and
+/// MLPerf's config_common_fp4.sh turn them off).
+TensorOverlap usual_overlap(const Stack& stack, const Model& model,
+                            Precision precision = Precision::kBf16);
 Dispatcher usual_dispatcher(const Stack& stack);
 
 }  // namespace shardwright::profiles

@@ -43,7 +43,8 @@ ProgramWriter::ProgramWriter(const Model& model, const Plan& plan, const Stack& 
       width_(bytes_of(plan.param_dtype)),
       mxfp8_gemm_share_(gpu.mxfp8_gemm_share > 0 ? gpu.mxfp8_gemm_share : 1),
       transposes_fp8_(sim::transposes_fp8(stack, gpu)) {
-  overlap_ = plan.parallel.tp_overlap.value_or(profiles::usual_overlap(stack, model));
+  overlap_ = plan.parallel.tp_overlap.value_or(
+      profiles::usual_overlap(stack, model, plan.numerics.precision));
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));

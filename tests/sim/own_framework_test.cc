@@ -209,5 +209,12 @@ TEST(OwnFramework, SaysWhatTuningMayTry) {
   EXPECT_EQ(settings.schedules, std::vector{PipelineKind::kZbv});
 }
 
+TEST(OwnFramework, UserbuffersAreNotUsualInNvfp4) {
+  const Stack stack = profiles::load_stack("megatron-core-nemo").stack;
+  Model dense;  // without experts
+  EXPECT_EQ(profiles::usual_overlap(stack, dense, Precision::kFp8), TensorOverlap::kUserbuffers);
+  EXPECT_EQ(profiles::usual_overlap(stack, dense, Precision::kNvfp4), TensorOverlap::kNone);
+}
+
 }  // namespace
 }  // namespace shardwright::sim

@@ -92,9 +92,10 @@ void add_software(const Request& request, const Request& held, const Model& mode
   Request chunks = held;
   if (!request.parallel.pp_schedule) chunks.parallel.virtual_stages.reset();
   if (p.sequence_parallel()) {
-    add_settings("tp-overlap", settings.tensor_overlaps,
-                 p.tp_overlap.value_or(profiles::usual_overlap(stack, model)),
-                 &GivenParallelism::tp_overlap, request, held, neighbours);
+    add_settings(
+        "tp-overlap", settings.tensor_overlaps,
+        p.tp_overlap.value_or(profiles::usual_overlap(stack, model, plan.numerics.precision)),
+        &GivenParallelism::tp_overlap, request, held, neighbours);
   }
   if (p.ep > 1) {
     add_settings("dispatcher", settings.dispatchers,
