@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "profiles/ledger/software_age.h"
 #include "profiles/prices/energy.h"
 #include "profiles/prices/power_limit.h"
 
@@ -16,6 +17,10 @@ void apply_circumstances(const LedgerRow& row, const std::vector<std::string>& o
       return key_value.substr(0, key_value.find('=')) == path;
     });
   };
+  LowPrecisionParams& low = profile.cost.low_precision.values;
+  const double kept = software_age().kept(row);
+  if (!is_set("cost.low_precision.fp8_share")) low.fp8_share *= kept;
+  if (!is_set("cost.low_precision.nvfp4_share")) low.nvfp4_share *= kept;
   if (!row.power_limit_w) return;
   for (const std::string& lower :
        power_limit_overrides(profile, load_energy(), *row.power_limit_w)) {

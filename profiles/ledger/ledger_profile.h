@@ -12,7 +12,7 @@
 
 namespace shardwright::profiles {
 
-/// What lowers rates in this run alone: a cap of the boards' power.
+/// What lowers rates in this run alone: a cap of the boards' power, software older than today's.
 /// Values that `overrides` set stay. Throws Error about a cap that the GPU cannot have.
 void apply_circumstances(const LedgerRow& row, const std::vector<std::string>& overrides,
                          Profile& profile);
