@@ -426,6 +426,7 @@ StackFile stack_of(const LedgerRow& row) {
   Stack& stack = file.stack;
   stack.keeps_logits = row.logits_kept.value_or(stack.keeps_logits);
   stack.no_sync = row.no_sync.value_or(stack.no_sync);
+  if (!row.adapted.empty()) stack.parallel.adapted = row.adapted;
   stack.keeps_key_values = row.kv_cache.value_or(stack.keeps_key_values);
   return file;
 }
@@ -434,7 +435,7 @@ MachineKey machine_key(const LedgerRow& row) {
   return {row.gpu,           row.gpus_per_node, row.inter_gbps_per_node,
           row.plan.stack,    row.software,      row.logits_kept,
           row.no_sync,       row.kv_cache,      row.source,
-          row.power_limit_w, row.stack_called};
+          row.power_limit_w, row.stack_called,  row.adapted};
 }
 
 }  // namespace shardwright::profiles

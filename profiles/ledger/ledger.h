@@ -58,6 +58,7 @@ struct LedgerRow {
   std::string stack_called;  // the software's name where another stack stands for it
   // What the source's software did; none: as its stack usually does.
   std::optional<bool> logits_kept, no_sync, kv_cache;
+  std::string adapted;   // matrices that LoRA adapts: all, attention, qkv; empty: not said
   std::string software;  // its preset, in words
   std::string note;
   std::string suspect;  // why the measurement is not to be trusted; empty where it is
@@ -79,9 +80,10 @@ ClusterFile cluster_of(const LedgerRow& row);
 StackFile stack_of(const LedgerRow& row);
 
 /// All that decides a row's profile: rows with equal keys share it.
-using MachineKey = std::tuple<std::string, std::int64_t, std::optional<double>, std::string,
-                              std::string, std::optional<bool>, std::optional<bool>,
-                              std::optional<bool>, std::string, std::optional<double>, std::string>;
+using MachineKey =
+    std::tuple<std::string, std::int64_t, std::optional<double>, std::string, std::string,
+               std::optional<bool>, std::optional<bool>, std::optional<bool>, std::string,
+               std::optional<double>, std::string, std::string>;
 MachineKey machine_key(const LedgerRow& row);
 
 }  // namespace shardwright::profiles

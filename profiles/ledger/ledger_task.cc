@@ -34,6 +34,17 @@ std::int64_t rank_of(const CsvRow& row, const CsvTable& table) {
   return rank && *rank >= 1 && *rank <= kLargestRank ? *rank : kUsualRank;
 }
 
+/// What "LoRA dim 16 on all projections" and the like say of the matrices; empty: nothing.
+std::string adapted_by_notes(std::string_view notes) {
+  const std::size_t at = notes.find("LoRA");
+  if (at == std::string_view::npos) return {};
+  const std::string_view from = notes.substr(at);
+  const auto says = [&](std::string_view word) { return from.find(word) != from.npos; };
+  if (says("all projections") || says("all linear") || says("linear_fc")) return "all";
+  if (says("linear_proj") || says("attention")) return "attention";
+  return says("linear_qkv") || says("on qkv") ? "qkv" : "";
+}
+
 }  // namespace
 
 void read_task(const CsvRow& row, const CsvTable& table, LedgerRow& out) {
@@ -45,6 +56,13 @@ void read_task(const CsvRow& row, const CsvTable& table, LedgerRow& out) {
   }
   Numerics& numerics = out.plan.numerics;
   numerics.lora = rank_of(row, table);
+  out.adapted = text_of(row, table, "lora_modules");
+  if (out.adapted.empty()) out.adapted = adapted_by_notes(text_of(row, table, "notes"));
+  if (out.adapted != "" && out.adapted != "all" && out.adapted != "attention" &&
+      out.adapted != "qkv") {
+    out.unsupported = unknown_word("lora_modules", out.adapted);
+    out.adapted.clear();
+  }
   const std::string_view quantize = text_of(row, table, "quantize");
   if (quantize.empty()) {
     numerics.quantize = task == "qlora" ? Quantize::kNf4 : Quantize::kNone;

@@ -166,6 +166,7 @@ struct ParallelSoftware {
   std::string cp_comm = "ring";
   std::string dispatcher = "allgather";
   std::string cuda_graphs = "none";
+  std::string adapted = "all";      // matrices of a layer beside which LoRA's adapters are
   double bucket_parameters = 40e6;  // the more of this and bucket_parameters_per_rank * ranks
   double bucket_parameters_per_rank = 1e6;
   bool reshards_after_forward = true;  // sharded parameters, without pipeline

@@ -8,7 +8,48 @@
 namespace shardwright::sim {
 namespace {
 
-bool has_adapter(Weight weight) {
+enum class Adapted : std::uint8_t { kQkv, kAttention, kAll };
+
+Adapted adapted_by(const Stack& stack) {
+  const std::string& word = stack.parallel.adapted;
+  return word == "qkv" ? Adapted::kQkv : word == "attention" ? Adapted::kAttention : Adapted::kAll;
+}
+
+/// The fewest matrices among which that one is.
+Adapted among(Weight weight) {
+  switch (weight) {
+    case Weight::kQkv:
+    case Weight::kQuery:
+    case Weight::kKey:
+    case Weight::kValue:
+    case Weight::kQueryDown:
+    case Weight::kQueryUp:
+    case Weight::kKeyValueDown:
+    case Weight::kKeyValueUp:
+      return Adapted::kQkv;
+    case Weight::kOutput:
+      return Adapted::kAttention;
+    default:
+      return Adapted::kAll;
+  }
+}
+
+Adapted among(OpKind product) {
+  switch (product) {
+    case OpKind::kQkvProjection:
+    case OpKind::kQProjection:
+    case OpKind::kKProjection:
+    case OpKind::kVProjection:
+      return Adapted::kQkv;
+    case OpKind::kOutputProjection:
+      return Adapted::kAttention;
+    default:
+      return Adapted::kAll;
+  }
+}
+
+bool has_adapter(Weight weight, Adapted adapted) {
+  if (among(weight) > adapted) return false;
   switch (weight) {
     case Weight::kRouter:
     case Weight::kHeadGate:
@@ -32,8 +73,10 @@ bool is_matrix(const Op& op) {
   return op.work.kind == WorkKind::kGemm && op.kind != OpKind::kScan;
 }
 
-bool has_adapter(const Op& op) {
-  return is_matrix(op) && !is_frozen_whole(op.kind) && !is_frozen_whole(op.of);
+bool has_adapter(const Op& op, Adapted adapted) {
+  const bool gradient = op.kind == OpKind::kInputGradient || op.kind == OpKind::kWeightGradient;
+  return is_matrix(op) && !is_frozen_whole(op.kind) && !is_frozen_whole(op.of) &&
+         among(gradient ? op.of : op.kind) <= adapted;
 }
 
 /// Beside `product`, in bf16: of as many experts.
@@ -76,7 +119,7 @@ std::int64_t sides_of(const std::vector<WeightShape>& weights, const Model& mode
   const bool fused_gate_up = model.fused_gate_up || stack.fused_gate_up;
   std::int64_t sides = 0;
   for (const WeightShape& weight : weights) {
-    if (!weight.is_matrix() || !has_adapter(weight.weight)) continue;
+    if (!weight.is_matrix() || !has_adapter(weight.weight, adapted_by(stack))) continue;
     const WeightSlices slices = slices_of(weight, parallel);
     const Slice& slice = slices.each;
     const std::int64_t experts = slices.experts.of(weight.experts).size();
@@ -113,13 +156,14 @@ AdapterElements adapter_elements(const Model& model, const Plan& plan, const Sta
 
 void add_adapters(const ProgramWriter& writer, Ops& forward) {
   if (writer.plan().numerics.lora == 0) return;
+  const Adapted adapted = adapted_by(writer.stack());
   Ops list;
   for (const Op& op : forward) {
     // What leaves in pieces while it is multiplied has its adapter's part added before.
     const bool leaves = op.collective.bytes > 0 && op.collective.kind != Collective::kAllGather;
-    if (has_adapter(op) && leaves) push_adapter(writer, op, list);
+    if (has_adapter(op, adapted) && leaves) push_adapter(writer, op, list);
     list.push_back(op);
-    if (has_adapter(op) && !leaves) push_adapter(writer, op, list);
+    if (has_adapter(op, adapted) && !leaves) push_adapter(writer, op, list);
   }
   forward = std::move(list);
 }
@@ -127,10 +171,11 @@ void add_adapters(const ProgramWriter& writer, Ops& forward) {
 void train_adapters(const ProgramWriter& writer, Ops& backward) {
   if (writer.plan().numerics.lora == 0) return;
   const std::int64_t rank = writer.plan().numerics.lora;
+  const Adapted adapted = adapted_by(writer.stack());
   Ops list;
   for (const Op& op : backward) {
     if (is_matrix(op) && op.kind == OpKind::kWeightGradient) {
-      if (!has_adapter(op)) continue;
+      if (!has_adapter(op, adapted)) continue;
       // [n, k] of m tokens: of B [n, rank] and of A [rank, k].
       Op of_b = writer.weight_gradient(op.work.k, op.work.m, rank);
       Op of_a = writer.weight_gradient(op.work.k, rank, op.work.n);
@@ -141,7 +186,7 @@ void train_adapters(const ProgramWriter& writer, Ops& backward) {
       continue;
     }
     list.push_back(op);
-    if (has_adapter(op)) push_adapter(writer, op, list);
+    if (has_adapter(op, adapted)) push_adapter(writer, op, list);
   }
   backward = std::move(list);
 }

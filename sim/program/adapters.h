@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Low-rank adapters (LoRA, Hu et al. 2021): the model stays as it is, and beside every matrix of a
-// layer the product of two narrow ones is trained.
+// layer the product of two narrow ones is trained; beside those of attention alone, or those that
+// make queries, keys and values, where the framework's recipes say so (stack.parallel.adapted).
 //
 //   y = W x + B A x,  W [out, in] frozen, A [rank, in], B [out, rank]
 //

@@ -47,6 +47,19 @@ TEST(LedgerTask, RanksStandInAColumnOrInTheNotes) {
   EXPECT_THROW(changed("lora", "lora", ",lora_rank", ",many"), Error);
 }
 
+TEST(LedgerTask, MatricesStandInAColumnOrInTheNotes) {
+  const std::string notes = "LoRA dim 16 on all projections";
+  EXPECT_EQ(changed(notes, notes).adapted, "all");
+  EXPECT_EQ(changed(notes, "LoRA dim 16 on linear_qkv").adapted, "qkv");
+  EXPECT_EQ(changed(notes, "LoRA dim 16: linear_qkv linear_proj").adapted, "attention");
+  EXPECT_EQ(changed(notes, "LoRA dim 16").adapted, "") << "as the software does";
+  const LedgerRow row = changed(notes, notes, ",lora_modules", ",qkv");
+  EXPECT_EQ(row.adapted, "qkv");
+  EXPECT_EQ(stack_of(row).stack.parallel.adapted, "qkv");
+  EXPECT_EQ(changed(notes, notes, ",lora_modules", ",mlp").unsupported,
+            "lora_modules is mlp, which is not known");
+}
+
 TEST(LedgerTask, TasksAreThoseOfTheCommandLine) {
   EXPECT_EQ(changed(",lora,", ",sft,").plan.numerics.lora, 0);
   EXPECT_EQ(changed(",lora,", ",qlora,").plan.numerics.quantize, Quantize::kNf4);

@@ -66,6 +66,30 @@ TEST(AdaptersTest, ProductsAreThoseOfTheFrozenModelAndTheAdapters) {
   EXPECT_DOUBLE_EQ(product_flops(part.backward), product_flops(whole.backward) / 2 + 2 * narrow);
 }
 
+TEST(AdaptersTest, RecipesMayAdaptFewerMatrices) {
+  const Model model = llama_70b();
+  const Plan plan = adapted(8, 1, 16);
+  profiles::Profile profile = h100();
+  const auto adapt = [&](const std::string& matrices) {
+    profile.stack.parallel.adapted = matrices;
+    return static_cast<double>(adapter_elements(model, plan, profile.stack, {}).dense);
+  };
+  constexpr double kQkv = 8192 + 10240, kOutput = 8192 + 8192;
+  EXPECT_EQ(adapt("all"), 16 * kWidths);
+  EXPECT_EQ(adapt("attention"), 16 * (kQkv + kOutput));
+  EXPECT_EQ(adapt("qkv"), 16 * kQkv);
+  const UnitProgram whole = ProgramWriter(model, plan_of(8, 1, 1, 1), profile.stack).layer(false);
+  const UnitProgram part = ProgramWriter(model, plan, profile.stack).layer(false);
+  const double narrow = 2 * 8192.0 * 16 * kQkv;
+  EXPECT_DOUBLE_EQ(product_flops(part.forward), product_flops(whole.forward) + narrow);
+  EXPECT_DOUBLE_EQ(product_flops(part.backward), product_flops(whole.backward) / 2 + 2 * narrow);
+  // What the gradients of frozen matrices alone would read goes.
+  const auto kept = [&](const profiles::Profile& with) {
+    return f(levels_of_stages(model, with, plan)[0].of(MemoryCategory::kActivations));
+  };
+  EXPECT_LT(kept(profile), 0.9 * kept(h100()));
+}
+
 TEST(AdaptersTest, ChecksAndRecomputationTakeTheAdaptersAlong) {
   const Model model = llama_70b();
   Plan plan = adapted(8, 1, 16);
