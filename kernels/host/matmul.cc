@@ -2,39 +2,15 @@
 #include "kernels/host/matmul.h"
 
 #include <algorithm>
-#include <span>
 
 #include "sim/core/base/check.h"
-#include "sim/core/units.h"
+#include "sim/core/product_layout.h"
 
 namespace shardwright::kernels::host {
 namespace {
 
-struct Tile {
-  std::int64_t rows, cols;
-};
-// The largest that leaves every thread a few. What is laid out of the right operand serves all rows
-// of a tile, so tall tiles are cheap; but a left operand that stands in columns, or that is
-// widened, is prepared for each tile anew.
-constexpr Tile kTallTiles[] = {{512, 64}, {256, 64}, {128, 64}, {64, 64}};
-constexpr Tile kWideTiles[] = {{256, 256}, {128, 256}, {128, 128}, {64, 128}, {64, 64}};
-constexpr std::int64_t kTilesOfAThread = 4;
 // Depth of one slice of bf16 operands while it is widened in scratch.
 constexpr std::int64_t kSliceDepth = 256;
-
-struct Tiling {
-  Tile tile;
-  std::int64_t down, across;
-};
-
-Tiling tiling_of(std::span<const Tile> tiles, std::int64_t m, std::int64_t n, int threads) {
-  Tiling tiling{};
-  for (const Tile& tile : tiles) {
-    tiling = {tile, ceil_div(m, tile.rows), ceil_div(n, tile.cols)};
-    if (tiling.down * tiling.across >= kTilesOfAThread * threads) break;
-  }
-  return tiling;
-}
 
 /// A [rows, cols] part of an operand as floats.
 struct Operand {
@@ -72,8 +48,7 @@ void matmul(Parallel& parallel, Layout layout, Matrix<const A> a, Matrix<const B
   const Kernels& kernels = parallel.kernels();
   constexpr bool kPlain =
       std::is_same_v<A, float> && std::is_same_v<B, float> && std::is_same_v<C, float>;
-  const Tiling tiling = kPlain && !a_transposed ? tiling_of(kTallTiles, m, n, parallel.threads())
-                                                : tiling_of(kWideTiles, m, n, parallel.threads());
+  const HostTiling tiling = host_tiling(layout, !kPlain, m, n, parallel.threads());
 
   parallel.run(tiling.down * tiling.across, [&](std::int64_t task, Scratch& scratch) {
     const std::int64_t row = task % tiling.down * tiling.tile.rows;

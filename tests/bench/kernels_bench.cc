@@ -63,6 +63,11 @@ void matmul_shapes(benchmark::internal::Benchmark* bench) {
     bench->Args({512, 512, 512, threads});
     bench->Args({2048, 2048, 2048, threads});
   }
+  // Of a tensor rank of the model in scripts/virtual_clocks, and its weight gradients.
+  for (const std::int64_t narrow : {32, 88, 128, 352}) {
+    bench->Args({128, narrow, 128, 1});
+    if (narrow != 128) bench->Args({narrow, 128, 128, 1});
+  }
   bench->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK(matmul_bench<float, Layout::kNT>)->Apply(matmul_shapes);

@@ -22,6 +22,7 @@ constexpr int kBlockRows = 6;
 // 24 sums, a row of B and an element of A fill 32 registers; 12 of them 16.
 constexpr int kBlockVectors = kWidth == 16 ? 4 : 2;
 constexpr int kPanelCols = kBlockVectors * kWidth;
+static_assert(kWidth != kHostRegisterCols || kPanelCols == kHostPanelCols);
 // A panel of 64 columns takes 32 KiB, which stay in the first cache.
 constexpr std::int64_t kSliceDepth = 128;
 // Rows of A that are laid out at a time where they stand in columns, so that all of a tile of

@@ -16,14 +16,13 @@
 #include "kernels/random.h"
 #include "kernels/vocabulary_part.h"
 #include "sim/core/model.h"
+#include "sim/core/product_layout.h"
 
 namespace shardwright::kernels::host {
 
 class Scratch;
 
-/// Which operand of a row-major product C[m,n] = A B is stored transposed:
-/// kNT: A[m,k], B[n,k]; kNN: A[m,k], B[k,n]; kTN: A[k,m], B[k,n].
-enum class Layout { kNT, kNN, kTN };
+using Layout = ProductLayout;
 
 template <class T>
 struct RmsNormRows {
