@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 6> kWorkNames = {"none",   "gemm",       
                                                         "memory", "collective", "host"};
 constexpr std::array<std::string_view, 6> kClassNames = {"stream", "cast",  "concatenate",
                                                          "copy",   "scale", "add"};
+constexpr std::array<std::string_view, 3> kLayoutNames = {"nt", "nn", "tn"};
 constexpr double kLongest = 1e6;  // seconds
 const auto kCount = at_least(std::int64_t{0});
 
@@ -162,6 +163,7 @@ MeasuredRow read_row(const JsonReader& from) {
   operation.op = require_enum(from, "op", OpKind::kSynchronize);
   operation.phase = require_enum(from, "phase", Phase::kOptimizer);
   read_work(from, operation.work);
+  operation.work.layout = layout_of(operation.op);
   const auto ranks = between(std::int64_t{1}, std::int64_t{1} << 24);
   operation.ranks = from.optional<std::int64_t>("ranks", 1, ranks);
   operation.nodes = from.optional<std::int64_t>("nodes", 1, ranks);
@@ -273,14 +275,19 @@ std::vector<MeasuredProduct> read_measured_products(const std::vector<JsonReader
   std::vector<MeasuredProduct> products;
   const auto size = between(std::int64_t{1}, std::int64_t{1} << 40);
   for (const JsonReader& product : from) {
-    product.reject_unknown_keys({"m", "n", "k", "dtype_bytes", "sharers", "seconds", "count"});
+    product.reject_unknown_keys(
+        {"m", "n", "k", "layout", "dtype_bytes", "sharers", "seconds", "count"});
+    std::optional<ProductLayout> layout;
+    if (product.has("layout")) {
+      layout = static_cast<ProductLayout>(place_of(product, "layout", kLayoutNames));
+    }
     products.push_back({product.require<std::int64_t>("m", size),
                         product.require<std::int64_t>("n", size),
                         product.require<std::int64_t>("k", size),
                         product.optional<int>("dtype_bytes", 2, between(1, 8)),
                         product.optional<int>("sharers", 1, between(1, 1 << 20)),
                         product.require<double>("seconds", NumberRange<double>(0, kLongest, true)),
-                        product.optional<std::int64_t>("count", 1, kCount)});
+                        product.optional<std::int64_t>("count", 1, kCount), layout});
   }
   return products;
 }
@@ -315,6 +322,8 @@ std::string to_json(const std::vector<MeasuredProduct>& products) {
                     {"sharers", product.sharers},
                     {"seconds", rounded(product.seconds)},
                     {"count", product.count}});
+    if (product.layout)
+      json.back()["layout"] = kLayoutNames[static_cast<std::size_t>(*product.layout)];
   }
   return json.dump();
 }

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "profiles/gpu_cost.h"
 #include "profiles/observation.h"
 #include "sim/core/base/json_file.h"
+#include "sim/core/product_layout.h"
 
 namespace shardwright::profiles {
 
@@ -30,6 +32,7 @@ struct MeasuredProduct {
   int sharers = 1;     // ranks that shared the device
   double seconds = 0;  // of a stack whose gemm_efficiency is 1
   std::int64_t count = 0;
+  std::optional<ProductLayout> layout;  // none: of no particular one
 };
 
 /// All timings of one distinct operation: equal work, group and stretch of contention.

@@ -19,6 +19,7 @@ struct GpuRates {
   double hbm_efficiency = 0.8;  ///< share of it that streaming kernels reach
   double l2_bytes = 0;          ///< last-level cache; 0 = unknown
   bool processor = false;       ///< products are cut as the host device cuts them; sm_count: cores
+  int pool_threads = 0;         ///< of a processor, for which they are cut; 0: as many as cores
 };
 
 /// Tile and wave model of one GEMM (sim/cost/gemm_cost.h).

@@ -363,6 +363,7 @@ class Observer {
           else if (seen.work.k == rows)
             seen.op = OpKind::kWeightGradient;
         }
+        seen.work.layout = layout_of(seen.op);
       }
       seen.batch = group.work.batch;
       seen.seconds = seconds(group.busy);

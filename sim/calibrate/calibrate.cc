@@ -24,11 +24,11 @@ using profiles::MeasuredRow;
 
 constexpr std::int64_t kFewestTimings = 3;
 
-/// Products that were timed alone, several times. Layouts of one shape are averaged, because the
-/// simulator does not tell them apart.
+/// Products that were timed alone, several times.
 std::vector<MeasuredProduct> measured_products(const profiles::Profile& profile,
                                                const std::vector<MeasuredRow>& rows) {
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int, int>, MeasuredProduct>
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, ProductLayout, int, int>,
+           MeasuredProduct>
       products;
   for (const MeasuredRow& row : rows) {
     const auto& o = row.operation;
@@ -38,10 +38,11 @@ std::vector<MeasuredProduct> measured_products(const profiles::Profile& profile,
     }
     const double efficiency = row.lowered ? profile.stack.gemm_efficiency : o.work.efficiency;
     MeasuredProduct& product =
-        products[{o.work.m, o.work.n, o.work.k, o.work.dtype_bytes, o.sharers}];
+        products[{o.work.m, o.work.n, o.work.k, o.work.layout, o.work.dtype_bytes, o.sharers}];
     product.m = o.work.m;
     product.n = o.work.n;
     product.k = o.work.k;
+    product.layout = o.work.layout;
     product.dtype_bytes = o.work.dtype_bytes;
     product.sharers = o.sharers;
     product.seconds += static_cast<double>(row.count) * o.seconds * efficiency;

@@ -81,10 +81,11 @@ double RowTimes::kernel_s(const MeasuredRow& row, const Sharing& sharing) const 
     work.memory_class = MemoryClass::kStream;
   }
   if (row.operation.batch <= 1) return kernel_time_s(kernels, work, sharing);
-  return kernel_time_s(
-      kernels, work, sharing, [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
-        return gemm_time_s(kernels.gemm, kernels.rates, m, n, k, sms, row.operation.batch);
-      });
+  return kernel_time_s(kernels, work, sharing,
+                       [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+                         return gemm_time_s(kernels.gemm, kernels.rates, m, n, k, sms,
+                                            row.operation.batch, 2, work.layout);
+                       });
 }
 
 double RowTimes::host_s(const Observation& o) const {

@@ -15,6 +15,7 @@
 
 #include "sim/core/collective.h"
 #include "sim/core/parallelism.h"
+#include "sim/core/product_layout.h"
 #include "sim/core/rank_group.h"
 #include "sim/core/tensor.h"
 #include "sim/core/units.h"
@@ -78,6 +79,13 @@ enum class OpKind : std::uint8_t {
   kSynchronize
 };
 
+/// Of a GEMM, by what it computes.
+constexpr ProductLayout layout_of(OpKind kind) {
+  return kind == OpKind::kInputGradient    ? ProductLayout::kNN
+         : kind == OpKind::kWeightGradient ? ProductLayout::kTN
+                                           : ProductLayout::kNT;
+}
+
 enum class Phase : std::uint8_t {
   kPrepare,
   kForward,
@@ -125,6 +133,7 @@ struct Work {
   double host_s = 0;       // host work of its own, beyond launches
   // gemm
   Precision precision = Precision::kBf16;
+  ProductLayout layout = ProductLayout::kNT;
   std::int64_t groups = 1;     // as many of that size, one for each expert
   double extra_bytes = 0;      // read and written beyond operands and result
   int starts = 1;              // kernels of it that begin one after another on the device

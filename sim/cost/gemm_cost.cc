@@ -38,9 +38,9 @@ double waves(double blocks_per_sm, double hardness) {
 
 double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates& gpu,
                    std::int64_t m, std::int64_t n, std::int64_t k, int sms_available,
-                   std::int64_t batch, double operand_bytes) {
+                   std::int64_t batch, double operand_bytes, ProductLayout layout) {
   if (m <= 0 || n <= 0 || k <= 0 || batch <= 0) return 0;
-  if (gpu.processor) return host_gemm_time_s(params, gpu, m, n, k, sms_available, batch);
+  if (gpu.processor) return host_gemm_time_s(params, gpu, layout, m, n, k, sms_available, batch);
   const double dm = static_cast<double>(m);
   const double dn = static_cast<double>(n);
   const double dk = static_cast<double>(k);

@@ -20,17 +20,19 @@
 #include <cstdint>
 
 #include "profiles/gpu_params.h"
+#include "sim/core/product_layout.h"
 
 namespace shardwright::sim {
 
 /// Seconds for `batch` independent m x n x k GEMMs in bf16, or in another type with the
 /// parameters of typed_gemm and `operand_bytes`; the result has 2 bytes. `sms_available` below the
 /// GPU's count models a collective that holds the rest: waves are counted anew. It is clamped to
-/// [1, sm_count]; a product with an empty dimension takes no time. Never falls when m, n, k or
-/// batch grow, never rises with more SMs or bandwidth.
+/// [1, sm_count]; a product with an empty dimension takes no time. `layout` counts on processors.
+/// Never falls when m, n, k or batch grow, never rises with more SMs or bandwidth.
 double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates& gpu,
                    std::int64_t m, std::int64_t n, std::int64_t k, int sms_available,
-                   std::int64_t batch = 1, double operand_bytes = 2);
+                   std::int64_t batch = 1, double operand_bytes = 2,
+                   ProductLayout layout = ProductLayout::kNT);
 
 /// What gemm_time_s takes for products in a type of the peak `peak_flops`, of which the main loop
 /// reaches `share` times what it reaches of the bf16 peak. Prologues take as long as in bf16, so

@@ -1,29 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time of one GEMM on a processor, cut as the host device cuts it
-// (kernels/host/matmul.cc).
+// Time of one GEMM on a processor, cut as the host device's kernel cuts it
+// (sim/core/product_layout.h, kernels/host/simd/gemm.cc).
 //
-// C[m,n] is cut into tiles of 128 x 192, or of 64 x 96 where those would be fewer than 16; each
-// tile is one sequential product and cores take tiles one after another:
+// Cores take tiles one after another. In a tile, blocks of rows are multiplied by panels of 64
+// columns: an element of the left operand is read once a panel and multiplied by all its columns,
+// whole registers of 16. A left operand that stands in columns (gradients of weights) is laid out
+// once a tile:
 //
-//     tc = 2 m n (k + k0) / (cores rate e (tile area / 32768)^s) * waves / tiles per core
-//     t  = t0 + max(tc (1 + throttle tc/(tc + throttle_s)), operand and result bytes / memory)
+//     cols = ceil16(n) + k0 (panels + s tiles across, where it stands in columns)
+//     tc   = 2 m k cols / (cores rate e) waves / tiles per core
+//     t    = t0 + max(tc (1 + throttle tc/(tc + throttle_s)), operand and result bytes / memory)
 //
-// Unlike on a GPU edges cost what they hold: a register block is 8 x 48, so tiles are not padded.
-// k0 stands for reading and writing the result, s for packing operands once a tile, w for cores
-// that wait for the last tile. Left out: the layout of the operands, which moves single products by
-// up to a tenth (weight gradients are the slowest).
+// So k0 is what reading the left operand for a panel takes, in columns, and s what laying it out
+// takes, over that; w is for cores that wait for the last tile. Left out: laying out panels and
+// touching the result, felt where there are few rows or little depth; operands beyond the caches,
+// which cost gradients of large weights up to a seventh; bf16 operands, widened a tile at a time.
 #pragma once
 
 #include <cstdint>
 
 #include "profiles/gpu_params.h"
+#include "sim/core/product_layout.h"
 
 namespace shardwright::sim {
 
 /// Seconds of `batch` independent m x n x k products on `cores` of the processor; gpu.peak_flops is
 /// that of all its cores. None of the sizes is 0.
 double host_gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates& gpu,
-                        std::int64_t m, std::int64_t n, std::int64_t k, int cores,
-                        std::int64_t batch);
+                        ProductLayout layout, std::int64_t m, std::int64_t n, std::int64_t k,
+                        int cores, std::int64_t batch);
 
 }  // namespace shardwright::sim

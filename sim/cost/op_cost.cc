@@ -187,12 +187,13 @@ double OpCosts::launches_s(const Op& op, bool backward) const {
 double OpCosts::gemm_s(const Op& op, std::int64_t groups, int sms) {
   // Shapes stay far below 2^40, precisions below 4, SMs below 2^20.
   const auto precision = static_cast<int>(op.work.precision);
-  const ProductShape key{op.work.m | groups << 40, op.work.n, op.work.k, sms | precision << 20};
+  const ProductShape key{op.work.m | groups << 40, op.work.n, op.work.k, sms | precision << 20,
+                         op.work.layout};
   const auto [at, fresh] = gemms_.try_emplace(key, 0.0);
   if (fresh) {
     const Typed& typed = typed_[static_cast<std::size_t>(precision)];
     at->second = gemm_time_s(typed.gemm.params, typed.gemm.rates, op.work.m, op.work.n, op.work.k,
-                             sms, groups, typed.operand_bytes);
+                             sms, groups, typed.operand_bytes, op.work.layout);
   }
   return at->second;
 }

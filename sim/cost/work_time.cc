@@ -27,6 +27,11 @@ void share(KernelCosts& costs, const Gpu& gpu, double sharers) {
   }
 }
 
+ProductShape shape_of(const profiles::MeasuredProduct& product) {
+  return {product.m, product.n, product.k, product.dtype_bytes,
+          product.layout.value_or(ProductLayout::kNT)};
+}
+
 OtherAttention other_attention(const profiles::Profile& profile) {
   const Gpu& gpu = profile.cluster.gpu;
   OtherAttention other;
@@ -81,6 +86,7 @@ KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers)
   costs.rates.sm_count = gpu.sm_count;
   costs.rates.hbm_bytes_per_s = gpu.hbm_bytes_per_s;
   costs.rates.processor = gpu.is_processor();
+  costs.rates.pool_threads = gpu.sm_count;
   costs.gemm = sustained(profile.cost.gemm.values);
   costs.attention = profile.attention();
   costs.other_attention = other_attention(profile);
@@ -91,15 +97,26 @@ KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers)
   if (gpu.peak_fp32_flops > 0) costs.fp32_slowdown = gpu.peak_bf16_flops / gpu.peak_fp32_flops;
   const KernelCosts plain = costs;
   for (const profiles::MeasuredProduct& product : profile.measured_products) {
-    const ProductShape shape{product.m, product.n, product.k, product.dtype_bytes};
-    // Of several the one on the same part of a device counts.
-    if (costs.measured.contains(shape) && product.sharers != sharers) continue;
+    const ProductShape shape = shape_of(product);
     KernelCosts then = plain;
     if (product.sharers > 1) share(then, gpu, product.sharers);
-    const double formula =
-        gemm_time_s(then.gemm, then.rates, product.m, product.n, product.k, then.rates.sm_count) *
-        (product.dtype_bytes == 4 ? costs.fp32_slowdown : 1);
-    costs.measured[shape] = product.seconds / formula;
+    const double formula = gemm_time_s(then.gemm, then.rates, product.m, product.n, product.k,
+                                       then.rates.sm_count, 1, 2, shape.layout) *
+                           (product.dtype_bytes == 4 ? costs.fp32_slowdown : 1);
+    const double ratio = product.seconds / formula;
+    // Of several the one on the same part of a device counts.
+    if (!costs.measured.contains(shape) || product.sharers == sharers)
+      costs.measured[shape] = ratio;
+  }
+  // The formula tells layouts apart on processors alone: elsewhere the other ones are as far off.
+  for (const profiles::MeasuredProduct& product : profile.measured_products) {
+    if (product.layout && gpu.is_processor()) continue;
+    ProductShape shape = shape_of(product);
+    const double ratio = costs.measured.at(shape);
+    for (const ProductLayout layout : kProductLayouts) {
+      shape.layout = layout;
+      costs.measured.try_emplace(shape, ratio);
+    }
   }
   if (sharers > 1) share(costs, gpu, static_cast<double>(sharers));
   return costs;
@@ -126,7 +143,7 @@ double copy_efficiency(const CopyEfficiencies& copies, const Work& work) {
 double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& sharing) {
   const double seconds = kernel_time_s(
       costs, work, sharing, [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
-        return gemm_time_s(costs.gemm, costs.rates, m, n, k, sms);
+        return gemm_time_s(costs.gemm, costs.rates, m, n, k, sms, 1, 2, work.layout);
       });
   return with_result_traffic(costs, work, seconds);
 }

@@ -24,6 +24,7 @@ namespace shardwright::sim {
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   int other = 0;  // SMs available, or bytes of an element
+  ProductLayout layout = ProductLayout::kNT;
   bool operator==(const ProductShape&) const = default;
 };
 struct ProductShapeHash {
@@ -31,7 +32,8 @@ struct ProductShapeHash {
     std::uint64_t h = static_cast<std::uint64_t>(s.m) * 0x9E3779B97F4A7C15ULL;
     h = (h ^ static_cast<std::uint64_t>(s.n)) * 0xBF58476D1CE4E5B9ULL;
     h = (h ^ static_cast<std::uint64_t>(s.k)) * 0x94D049BB133111EBULL;
-    return static_cast<std::size_t>(h ^ static_cast<std::uint64_t>(s.other) ^ (h >> 29));
+    const auto layout = static_cast<std::uint64_t>(s.layout) << 40;
+    return static_cast<std::size_t>(h ^ static_cast<std::uint64_t>(s.other) ^ layout ^ (h >> 29));
   }
 };
 
@@ -56,7 +58,7 @@ struct KernelCosts {
   double contention = 1;             // a kernel beside a collective, over the model
   double least_bandwidth_share = 1;  // that a collective leaves
   double fp32_slowdown = 1;          // peak of bf16 over that of fp32
-  /// Measured over predicted time, by shape and bytes of an element.
+  /// Measured over predicted time, by shape, bytes of an element and layout.
   std::unordered_map<ProductShape, double, ProductShapeHash> measured;
 };
 
@@ -92,7 +94,8 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
       // fp32 products run at the fp32 (TF32-off) rate: scale by the ratio of the peaks.
       double scale = work.dtype_bytes == 4 ? costs.fp32_slowdown : 1;
       if (!costs.measured.empty()) {
-        const auto known = costs.measured.find({work.m, work.n, work.k, work.dtype_bytes});
+        const auto known =
+            costs.measured.find({work.m, work.n, work.k, work.dtype_bytes, work.layout});
         if (known != costs.measured.end()) scale *= known->second;
       }
       return times * scale / work.efficiency * product(work.m, work.n, work.k, sms);

@@ -130,6 +130,7 @@ Op ProgramWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int6
   Op op;
   op.kind = kind;
   op.work.kind = WorkKind::kGemm;
+  op.work.layout = layout_of(kind);
   op.work.m = m;
   op.work.n = n;
   op.work.k = k;

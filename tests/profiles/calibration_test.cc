@@ -60,12 +60,12 @@ Calibration example() {
 }
 
 std::string example_file(const std::string& schema = "") {
-  std::string text =
-      calibrated_json("mine", "an example", "dgx-h100",
-                      {{"cost.gemm.e", R"({"value": 0.8, "source": "a test"})", "", ""},
-                       {"stack.host.step_s", "0.25", "", ""}},
-                      {{4096, 4096, 4096, 2, 1, 3e-4, 7}, {128, 128, 128, 4, 2, 1e-5, 3}},
-                      {"13.1.0", "NVIDIA H100", {{"NT 8x8x8", 2, 1e-5, 2e-5}}}, example());
+  std::string text = calibrated_json(
+      "mine", "an example", "dgx-h100",
+      {{"cost.gemm.e", R"({"value": 0.8, "source": "a test"})", "", ""},
+       {"stack.host.step_s", "0.25", "", ""}},
+      {{4096, 4096, 4096, 2, 1, 3e-4, 7, {}}, {128, 128, 128, 4, 2, 1e-5, 3, ProductLayout::kTN}},
+      {"13.1.0", "NVIDIA H100", {{"NT 8x8x8", 2, 1e-5, 2e-5}}}, example());
   if (!schema.empty()) {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(text);
     json["schema"] = schema;
@@ -81,6 +81,8 @@ TEST(Calibration, IsReadBackAsItWasWritten) {
   ASSERT_EQ(file.measured_products.size(), 2u);
   EXPECT_EQ(file.measured_products[1].sharers, 2);
   EXPECT_EQ(file.measured_products[0].seconds, 3e-4);
+  EXPECT_FALSE(file.measured_products[0].layout);
+  EXPECT_EQ(file.measured_products[1].layout, ProductLayout::kTN);
   EXPECT_EQ(file.product_choices.release, "13.1.0");
   ASSERT_EQ(file.product_choices.choices.size(), 1u);
   EXPECT_EQ(file.product_choices.choices[0].place, 2);

@@ -153,6 +153,30 @@ TEST(Calibrate, KeepsMeasuredProductsAndUsesThem) {
               1.7, 0.01);  // what sharing costs follows from the formula, which has changed
 }
 
+TEST(Calibrate, KeepsLayoutsOfAProductApart) {
+  const Profile base = profiles::load_profile("cpu-cores", "native");
+  const auto of_kind = [](OpKind op, double seconds) {
+    Observation o = testing::product(88, 128, 128);
+    o.op = op;
+    o.work.layout = layout_of(op);
+    o.work.dtype_bytes = 4;
+    o.seconds = seconds;
+    return o;
+  };
+  profiles::ObservationSet set;
+  for (int i = 0; i < 5; ++i) {
+    set.observations.push_back(of_kind(OpKind::kUpProjection, 3e-5));
+    set.observations.push_back(of_kind(OpKind::kWeightGradient, 4e-5));
+  }
+  KernelCosts costs = kernel_costs(calibrate(base, rows_of(set).rows).profile);
+  const auto seconds = [&](OpKind op) { return kernel_time_s(costs, of_kind(op, 1).work); };
+  EXPECT_NEAR(seconds(OpKind::kUpProjection), 3e-5, 1e-10);
+  EXPECT_NEAR(seconds(OpKind::kWeightGradient), 4e-5, 1e-10);
+  const double not_timed = seconds(OpKind::kInputGradient);
+  costs.measured.clear();
+  EXPECT_EQ(seconds(OpKind::kInputGradient), not_timed) << "by the formula";
+}
+
 TEST(Calibrate, HostCostsAreMeans) {
   const Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(4);
