@@ -23,13 +23,10 @@ std::string jitter_sentence(const sim::Jitter& jitter) {
 }
 
 nlohmann::ordered_json jitter_json(const sim::Jitter& jitter) {
-  return {{"kernel_spread", jitter.kernel_spread},
-          {"ranks", jitter.ranks},
-          {"iteration_time_s", jitter.iteration_s},
-          {"slowdown", jitter.slowdown},
-          {"waiting_s", jitter.waiting_s},
-          {"bubble_s", jitter.bubble_s},
-          {"settled", jitter.settled}};
+  return {{"kernel_spread", jitter.kernel_spread},  {"ranks", jitter.ranks},
+          {"iteration_time_s", jitter.iteration_s}, {"slowdown", jitter.slowdown},
+          {"waiting_s", jitter.waiting_s},          {"bubble_s", jitter.bubble_s},
+          {"exposed_s", jitter.exposed_s},          {"settled", jitter.settled}};
 }
 
 }  // namespace shardwright::cli

@@ -53,6 +53,10 @@ class PredictVerb : public Verb {
                 "also simulate ranks whose kernels vary by this standard deviation, as 0.02, and "
                 "wait for each other in collectives: 8, of a pipeline up to 16 a stage",
                 {0, 0.5});
+    command.add("--rank-jitter", rank_jitter_,
+                "with --jitter: what of it all kernels of a rank have alike, as clocks that differ "
+                "(default: half of the variance)",
+                {0, 0.5});
   }
 
   ExitCode run(const Context& context) override {
@@ -62,6 +66,11 @@ class PredictVerb : public Verb {
                       prices_.any() ? "--price and --prices are" : "--pue and --grid-kg are"),
           ExitCode::kUsage);
     }
+    if (rank_jitter_ && *rank_jitter_ > jitter_.value_or(0)) {
+      throw Error(fmt::format("--rank-jitter is {:g}, expected at most --jitter, {:g}.",
+                              *rank_jitter_, jitter_.value_or(0)),
+                  ExitCode::kUsage);
+    }
     const sim::Job inputs = resolve(flags_);
     tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
     sim::Predictor predictor(inputs.model, inputs.profile);
@@ -70,7 +79,8 @@ class PredictVerb : public Verb {
     for (const Plan& plan : inputs.plans) {
       predictions.push_back(predictor.predict(plan));
       predictions.back().routing = sim::routing_price(predictor, predictions.back());
-      if (jitter_) jitters.push_back(sim::jitter_of(predictor, predictions.back(), *jitter_));
+      if (jitter_)
+        jitters.push_back(sim::jitter_of(predictor, predictions.back(), *jitter_, rank_jitter_));
     }
     if (!trace_.empty()) write_trace_of(trace_, name(), inputs);
     std::vector<sim::Explanation> explanations;
@@ -183,7 +193,7 @@ class PredictVerb : public Verb {
 
   PlanFlags flags_;
   std::string trace_;
-  std::optional<double> jitter_;
+  std::optional<double> jitter_, rank_jitter_;
   PriceFlags prices_;
   EnergyFlags energy_;
   std::optional<double> tokens_;

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// By what kernels' times vary: half of the variance is the rank's (clocks differ from GPU to GPU),
-// half that of each run of a kernel. A number depends on seed, rank and count alone, so that
-// whoever draws in whatever order draws the same.
+// By what kernels' times vary: a part of the variance is the rank's (clocks differ from GPU to
+// GPU), half of it where nobody says, the rest that of each run of a kernel. A number depends on
+// seed, rank and count alone, so that whoever draws in whatever order draws the same.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <optional>
 
 namespace shardwright::sim {
 
 class RankDraws {
  public:
-  /// `spread` is the standard deviation of a kernel's time, as a fraction.
-  RankDraws(double spread, std::uint64_t seed, std::uint64_t rank)
-      : share_(spread / std::numbers::sqrt2),
+  /// `spread` is the standard deviation of a kernel's time, as a fraction, `rank_spread` what of it
+  /// all kernels of a rank have alike, at most as much.
+  RankDraws(double spread, std::uint64_t seed, std::uint64_t rank,
+            std::optional<double> rank_spread = {})
+      : share_(rank_spread ? std::sqrt(spread * spread - *rank_spread * *rank_spread)
+                           : spread / std::numbers::sqrt2),
         seed_(seed),
         stream_(rank + 1),
-        of_rank_(share_ * normal(seed, 0, rank)) {}
+        of_rank_(rank_spread.value_or(share_) * normal(seed, 0, rank)) {}
 
   /// On the duration of the n-th kernel that the rank runs.
   double factor(std::uint64_t n) const {

@@ -95,7 +95,8 @@ PipelineResult JointStages::run(const PipelineShape& shape, const PipelineTimes&
   draws_.clear();
   const int count = options_.replicas * shape.stages * options_.pass_ranks;
   for (int rank = 0; rank < count; ++rank)
-    draws_.emplace_back(options_.kernel_spread, options_.seed, static_cast<std::uint64_t>(rank));
+    draws_.emplace_back(options_.kernel_spread, options_.seed, static_cast<std::uint64_t>(rank),
+                        options_.rank_spread);
   graphs_.clear();
   for (TimedChunk* chunk : timed) {
     const auto graph = [&](ChunkSection pass) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct JointOptions {
   int pass_ranks = 1;  // of a stage and replica, which meet in the collectives of layers
   int replicas = 1;
   double kernel_spread = 0.02;
+  std::optional<double> rank_spread = {};  // as of RankDraws
   std::uint64_t seed = 1;
 };
 

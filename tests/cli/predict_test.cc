@@ -282,6 +282,17 @@ TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {
   EXPECT_FALSE(predicted(small()).contains("jitter"));
   EXPECT_THAT(predict(flags).out, HasSubstr("kernels that vary by 3.0 %"));
   expect_error(predict(small({"--jitter", "2"})), 3, "--jitter is 2");
+  // Clocks that differ add up from kernel to kernel; what differs from run to run does not.
+  const auto waiting = [](const char* of_rank) {
+    return predicted(small({"--gpus", "16", "--jitter", "0.03", "--rank-jitter", of_rank}))
+        .at("jitter")
+        .at("exposed_s")
+        .get<double>();
+  };
+  EXPECT_GT(waiting("0"), 0);
+  EXPECT_GT(waiting("0.03"), waiting("0"));
+  expect_error(predict(small({"--jitter", "0.02", "--rank-jitter", "0.03"})), 2,
+               "--rank-jitter is 0.03, expected at most --jitter, 0.02");
 }
 
 TEST(Predict, StagesOfAPipelineThatVaryTakeLongerAndSaySo) {

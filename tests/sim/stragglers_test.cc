@@ -61,5 +61,45 @@ TEST(Stragglers, VariationCostsTimeAndIsReproducible) {
   EXPECT_EQ(varied.waiting_ns, again.waiting_ns);
 }
 
+// Streams that have a processor each do not take turns here either.
+TEST(Stragglers, RunOnTheDeviceThatTheyAreOf) {
+  const Lowered step = lowered(Strategy::kFsdp2);
+  EngineOptions device;
+  device.independent_streams = true;
+  const StepTime alone = Engine().run(step.schedule, step.costs, device);
+  ASSERT_NE(alone.step_ns, Engine().run(step.schedule, step.costs).step_ns);
+  const StragglerResult together = simulate_stragglers(
+      step.schedule, step.costs, {.ranks = 2, .kernel_spread = 0, .engine = device});
+  EXPECT_EQ(together.slowest.step_ns, alone.step_ns);
+  EXPECT_EQ(together.exposed_ns, alone.exposed_ns);
+}
+
+TEST(Stragglers, WaitOnlyForTheRanksOfTheirGroup) {
+  const Lowered step = lowered(Strategy::kFsdp2);
+  const auto waiting = [&](int pass_ranks) {
+    return simulate_stragglers(
+               step.schedule, step.costs,
+               {.ranks = 4, .pass_ranks = pass_ranks, .kernel_spread = 0.05, .seed = 3})
+        .waiting_ns;
+  };
+  EXPECT_EQ(waiting(4), 0) << "no layer communicates, and nobody else is at a rank's place";
+  EXPECT_GT(waiting(2), 0);
+  EXPECT_GT(waiting(1), waiting(2));
+  EXPECT_EQ(waiting(1), waiting(0));
+}
+
+TEST(Stragglers, WaitingIsExposed) {
+  const Lowered step = lowered(Strategy::kYafsdp);
+  const auto exposed = [&](double spread) {
+    Nanoseconds sum = 0;
+    for (const Nanoseconds of_group :
+         simulate_stragglers(step.schedule, step.costs, {.ranks = 4, .kernel_spread = spread})
+             .exposed_ns)
+      sum += of_group;
+    return sum;
+  };
+  EXPECT_GT(exposed(0.05), exposed(0));
+}
+
 }  // namespace
 }  // namespace shardwright::sim
