@@ -184,8 +184,8 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
     slots_.push_back(device_.make_event());
   for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
     if (!op.record) return;
-    const auto unit = static_cast<std::size_t>(at.unit + op.record.offset);
-    std::unique_ptr<Event>& made = events_[op.record.name * units + unit];
+    const std::int32_t unit = at.unit + op.record.offset;
+    std::unique_ptr<Event>& made = events_[op.record.name * units + static_cast<std::size_t>(unit)];
     if (!made) made = device_.make_event();
   });
   for (std::int32_t u = 0; u < layout_.units(); ++u) {

@@ -85,11 +85,10 @@ void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
 void Executor::all_reduce(std::int32_t u, StreamId stream) {
   const UnitMemory& unit = sharding_.unit(u);
   Communicator& group = *groups_.replicate;
-  if (sharding_.sums_whole_gradients()) {
-    group.all_reduce(stream, unit.gradient_sum);
-  } else if (group.ordered()) {
+  const bool sums_whole = sharding_.sums_whole_gradients();
+  if (group.ordered() && !sums_whole) {
     group.broadcast(stream, unit.gradient_sum, group.size() - 1);
-  } else if (micro_step_ + 1 == plan_.grad_accum) {
+  } else if (sums_whole || micro_step_ + 1 == plan_.grad_accum) {
     group.all_reduce(stream, unit.gradient_sum);
   }
 }

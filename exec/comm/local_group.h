@@ -88,7 +88,9 @@ class LocalGroup {
     Letter letter;
     State state = State::kEmpty;
   };
-  Box& box(int from, int to) { return boxes_[static_cast<std::size_t>(from * ranks() + to)]; }
+  Box& box(int from, int to) {
+    return boxes_[static_cast<std::size_t>(from) * members_.size() + static_cast<std::size_t>(to)];
+  }
   template <class Condition>
   void await(std::unique_lock<std::mutex>& lock, Condition condition);
 
