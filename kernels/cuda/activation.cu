@@ -41,7 +41,7 @@ __device__ __forceinline__ ValueAndSlope activate(float x) {
 }
 
 template <class T>
-struct Arguments {
+struct ActivationArguments {
   const T* gate;  // null: plain
   const T* up;
   const T* d_y;
@@ -52,7 +52,7 @@ struct Arguments {
 };
 
 template <Activation kActivation, bool kGated, class T, int N>
-__global__ void __launch_bounds__(kThreads) activation_forward_kernel(Arguments<T> a) {
+__global__ void __launch_bounds__(kThreads) activation_forward_kernel(ActivationArguments<T> a) {
   for_row_chunks(a.rows, a.cols / N, [&](std::int64_t row, std::int64_t chunk) {
     const std::int64_t in = row * a.in_stride + chunk * N;
     float up[N], y[N];
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) activation_forward_kernel(Arguments<
 }
 
 template <Activation kActivation, bool kGated, class T, int N>
-__global__ void __launch_bounds__(kThreads) activation_backward_kernel(Arguments<T> a) {
+__global__ void __launch_bounds__(kThreads) activation_backward_kernel(ActivationArguments<T> a) {
   for_row_chunks(a.rows, a.cols / N, [&](std::int64_t row, std::int64_t chunk) {
     const std::int64_t in = row * a.in_stride + chunk * N;
     const std::int64_t d_in = row * a.d_in_stride + chunk * N;
@@ -113,8 +113,8 @@ void with_activation(Activation activation, Body&& body) {
 
 /// Splits `in` into gate and up.
 template <class T>
-Arguments<T> arguments_of(host::Matrix<const T> in, std::int64_t cols) {
-  Arguments<T> a{};
+ActivationArguments<T> arguments_of(host::Matrix<const T> in, std::int64_t cols) {
+  ActivationArguments<T> a{};
   const bool gated = in.cols != cols;
   a.gate = gated ? in.data : nullptr;
   a.up = gated ? in.data + cols : in.data;
@@ -130,7 +130,7 @@ template <class T>
 void activation_forward(cudaStream_t stream, Activation activation, host::Matrix<const T> in,
                         host::Matrix<T> y) {
   if (y.rows == 0) return;
-  Arguments<T> a = arguments_of(in, y.cols);
+  ActivationArguments<T> a = arguments_of(in, y.cols);
   a.y = y.data;
   a.out_stride = y.stride;
   constexpr int kN = kWidth<T>;
@@ -150,7 +150,7 @@ template <class T>
 void activation_backward(cudaStream_t stream, Activation activation, host::Matrix<const T> in,
                          host::Matrix<const T> d_y, host::Matrix<T> d_in) {
   if (d_y.rows == 0) return;
-  Arguments<T> a = arguments_of(in, d_y.cols);
+  ActivationArguments<T> a = arguments_of(in, d_y.cols);
   a.d_y = d_y.data;
   a.out_stride = d_y.stride;
   a.d_gate = d_in.data;
@@ -176,5 +176,6 @@ void activation_backward(cudaStream_t stream, Activation activation, host::Matri
                                        host::Matrix<const T>, host::Matrix<T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda

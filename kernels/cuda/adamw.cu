@@ -32,7 +32,7 @@ struct RowsOfSegment {
 };
 
 template <class P, class G, class M>
-struct Arguments {
+struct AdamWArguments {
   Numbers numbers;
   const double* grad_scale;
   const G* gradient;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_stochastically(float* p, const float (&v)[
 /// Updates N neighbouring elements; intrinsics keep the compiler from fusing what the host rounds
 /// twice.
 template <int N, class P, class G, class M>
-__device__ __forceinline__ void update(const Arguments<P, G, M>& a, float keep, float scale,
+__device__ __forceinline__ void update(const AdamWArguments<P, G, M>& a, float keep, float scale,
                                        std::int64_t i, const std::uint32_t (&moment_words)[N],
                                        const std::uint32_t (&parameter_words)[N]) {
   const Numbers& n = a.numbers;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void update(const Arguments<P, G, M>& a, float keep, 
 /// a segment has its single elements before and after the chunks, too.
 template <bool kRows, int N, class P, class G, class M>
 __global__ void __launch_bounds__(kThreads)
-    adamw_kernel(const __grid_constant__ Arguments<P, G, M> a) {
+    adamw_kernel(const __grid_constant__ AdamWArguments<P, G, M> a) {
   constexpr bool kRoundsMoments = !std::is_same_v<M, float>;
   constexpr bool kRoundsParameter = !std::is_same_v<P, float>;
   constexpr int kWindow = 32 * N;
@@ -216,7 +216,7 @@ template <class P, class G, class M>
 void adamw(cudaStream_t stream, const AdamW& options, const double* grad_scale,
            std::span<const AdamWSegment> segments, const G* gradient, P* parameter, M* m, M* v) {
   constexpr int kN = kWidth<P, G, M>;
-  Arguments<P, G, M> a{};
+  AdamWArguments<P, G, M> a{};
   a.numbers = numbers_of(options);
   a.grad_scale = grad_scale;
   a.gradient = gradient;
@@ -264,5 +264,6 @@ SHARDWRIGHT_INSTANTIATE(BFloat16, float, float)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16, float)
 SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16, BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda

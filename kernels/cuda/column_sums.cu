@@ -135,5 +135,7 @@ SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
   template void bias_forward<T>(cudaStream_t, const T*, host::Matrix<T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE_PAIR
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda

@@ -6,7 +6,7 @@ namespace shardwright::kernels::cuda {
 namespace {
 
 template <class T>
-struct Arguments {
+struct CrossEntropyArguments {
   host::Matrix<T> logits;
   const std::int32_t* targets;
   std::int32_t ignored;
@@ -16,7 +16,7 @@ struct Arguments {
 };
 
 template <class T, bool kCapped>
-__global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T> a) {
+__global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(CrossEntropyArguments<T> a) {
   constexpr int N = kWidth<T>;
   __shared__ SoftmaxPart shared[kRowThreads / 32];
   const auto cols = static_cast<int>(a.logits.cols);
@@ -84,8 +84,8 @@ void cross_entropy(cudaStream_t stream, host::Matrix<T> logits, const std::int32
                    std::int32_t ignored, bool gradient, double* loss, std::int64_t* count,
                    double* losses, double softcap) {
   if (logits.rows == 0) return;
-  const Arguments<T> arguments{logits,   targets, ignored,
-                               gradient, losses,  static_cast<float>(softcap)};
+  const CrossEntropyArguments<T> arguments{logits,   targets, ignored,
+                                           gradient, losses,  static_cast<float>(softcap)};
   const LaunchShape rows{blocks_for(logits.rows, 1), kRowThreads};
   if (softcap > 0) {
     launch(cross_entropy_kernel<T, true>, rows, stream, arguments);
@@ -105,5 +105,6 @@ void add_cross_entropy(cudaStream_t stream, const double* losses, const std::int
                                  bool, double*, std::int64_t*, double*, double);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda

@@ -241,5 +241,6 @@ SHARDWRIGHT_INSTANTIATE(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16)
 template void poison<float>(cudaStream_t, float*, std::int64_t);
 template void poison<BFloat16>(cudaStream_t, BFloat16*, std::int64_t);
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda

@@ -52,11 +52,11 @@ __device__ __forceinline__ void mask(float (&scores)[kKeys / 8][4], int key0, in
 }
 
 /// Four lanes hold a row.
-__device__ __forceinline__ float row_max(float value) {
+__device__ __forceinline__ float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
-__device__ __forceinline__ float row_sum(float value) {
+__device__ __forceinline__ float quad_sum(float value) {
   value += __shfl_xor_sync(0xffffffffu, value, 1);
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kKeys / 8][4], fl
     for (int n = 0; n < kKeys / 8; ++n) {
       maximum = fmaxf(maximum, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     }
-    maximum = row_max(maximum);
+    maximum = quad_max(maximum);
     // A row that has seen no key yet keeps zeros.
     const float base = maximum == minus_infinity() ? 0.0f : maximum * scale;
     const float correction = fast_exp2(largest[half] * scale - base);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = row_sum(sum[m][half]);
+      const float total = quad_sum(sum[m][half]);
       const int query = query0 + row0 + 16 * m + g + 8 * half;
       factor[half] = 1.0f / total;
       if (t == 0 && query < s.seq) {

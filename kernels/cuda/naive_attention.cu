@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle on the device: a block a query, then a block a key. Each of its warps takes every
-// kWarps-th key (or query) and keeps a sum of its own; the sums are joined in the order of warps.
-// Scores are computed again wherever they are needed, so memory is linear in the sequence length
-// and time is not the point.
+// kBlockWarps-th key (or query) and keeps a sum of its own; the sums are joined in the order of
+// warps. Scores are computed again wherever they are needed, so memory is linear in the sequence
+// length and time is not the point.
 
 #include <string>
 
@@ -15,7 +15,7 @@ namespace shardwright::kernels::cuda {
 namespace {
 
 constexpr int kBlockThreads = 128;
-constexpr int kWarps = kBlockThreads / 32;
+constexpr int kBlockWarps = kBlockThreads / 32;
 constexpr int kMaxHeadDim = 256;
 constexpr int kSlices = kMaxHeadDim / 32;  // elements of a head in one lane
 
@@ -25,7 +25,7 @@ struct HeadSlice {
 };
 
 template <class T>
-struct Arguments {
+struct AttentionArguments {
   const T* packed;
   const std::int32_t* first_key;
   T* out;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void add_scaled(HeadSlice& sum, float factor, const H
 }
 
 /// The sum of the warps' slices, in the order of warps, in the lanes of warp 0. `shared` is
-/// [kWarps, kMaxHeadDim].
+/// [kBlockWarps, kMaxHeadDim].
 __device__ __forceinline__ HeadSlice join_warps(const HeadSlice& own, float* shared) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   __syncthreads();
@@ -110,15 +110,15 @@ __device__ __forceinline__ HeadSlice join_warps(const HeadSlice& own, float* sha
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
     sum.v[i] = shared[lane + 32 * i];
-    for (int w = 1; w < kWarps; ++w) sum.v[i] += shared[w * kMaxHeadDim + lane + 32 * i];
+    for (int w = 1; w < kBlockWarps; ++w) sum.v[i] += shared[w * kMaxHeadDim + lane + 32 * i];
   }
   return sum;
 }
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(Arguments<T> a) {
-  __shared__ float joined[kWarps * kMaxHeadDim];
-  __shared__ float tops[kWarps], sums[kWarps];
+__global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(AttentionArguments<T> a) {
+  __shared__ float joined[kBlockWarps * kMaxHeadDim];
+  __shared__ float tops[kBlockWarps], sums[kBlockWarps];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const std::int64_t token = blockIdx.x;
   const auto head = static_cast<int>(blockIdx.y);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(Arguments<
   float top = -INFINITY, sum = 0.0f;
   HeadSlice out{};
   for (int key = (a.first_key != nullptr ? a.first_key[token] : 0) + warp; key <= t;
-       key += kWarps) {
+       key += kBlockWarps) {
     const float product =
         a.scale * dot(q, load_head(a.key(sequence + key, kv_head), a.head_dim, lane));
     const float score = bend(product, a.softcap, slope * static_cast<float>(t - key)).value;
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(Arguments<
   }
   __syncthreads();
   float top_of_all = tops[0];
-  for (int w = 1; w < kWarps; ++w) top_of_all = fmaxf(top_of_all, tops[w]);
+  for (int w = 1; w < kBlockWarps; ++w) top_of_all = fmaxf(top_of_all, tops[w]);
   float sum_of_all = 0.0f;
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kBlockWarps; ++w) {
     if (sums[w] > 0.0f) sum_of_all += sums[w] * expf(tops[w] - top_of_all);
   }
   const float share = sum > 0.0f ? expf(top - top_of_all) / sum_of_all : 0.0f;
@@ -165,8 +165,9 @@ __global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(Arguments<
 }
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) naive_query_gradient_kernel(Arguments<T> a) {
-  __shared__ float joined[kWarps * kMaxHeadDim];
+__global__ void __launch_bounds__(kBlockThreads)
+    naive_query_gradient_kernel(AttentionArguments<T> a) {
+  __shared__ float joined[kBlockWarps * kMaxHeadDim];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const std::int64_t token = blockIdx.x;
   const auto head = static_cast<int>(blockIdx.y);
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kBlockThreads) naive_query_gradient_kernel(Arg
   const float lse = a.lse[statistic];
   HeadSlice d_q{};
   for (int key = (a.first_key != nullptr ? a.first_key[token] : 0) + warp; key <= t;
-       key += kWarps) {
+       key += kBlockWarps) {
     const HeadSlice k = load_head(a.key(sequence + key, kv_head), a.head_dim, lane);
     const BentScore score =
         bend(a.scale * dot(q, k), a.softcap, slope * static_cast<float>(t - key));
@@ -197,8 +198,9 @@ __global__ void __launch_bounds__(kBlockThreads) naive_query_gradient_kernel(Arg
 }
 
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads) naive_key_gradient_kernel(Arguments<T> a) {
-  __shared__ float joined[kWarps * kMaxHeadDim];
+__global__ void __launch_bounds__(kBlockThreads)
+    naive_key_gradient_kernel(AttentionArguments<T> a) {
+  __shared__ float joined[kBlockWarps * kMaxHeadDim];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const std::int64_t token = blockIdx.x;
   const auto kv_head = static_cast<int>(blockIdx.y);
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(kBlockThreads) naive_key_gradient_kernel(Argum
   HeadSlice d_k{}, d_v{};
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     const float slope = a.slope(head);
-    for (int t = key + warp; t < a.seq; t += kWarps) {
+    for (int t = key + warp; t < a.seq; t += kBlockWarps) {
       if (a.first_key != nullptr && a.first_key[sequence + t] > key) continue;
       const std::int64_t statistic = (sequence / a.seq * a.heads + head) * a.seq + t;
       const HeadSlice q = load_head(a.query(sequence + t, head), a.head_dim, lane);
@@ -232,9 +234,9 @@ __global__ void __launch_bounds__(kBlockThreads) naive_key_gradient_kernel(Argum
 }
 
 template <class T>
-Arguments<T> arguments_of(const AttentionProblem& problem) {
+AttentionArguments<T> arguments_of(const AttentionProblem& problem) {
   const AttentionShape& s = problem.shape;
-  Arguments<T> a{};
+  AttentionArguments<T> a{};
   a.batch = static_cast<int>(s.batch);
   a.seq = static_cast<int>(s.seq);
   a.heads = static_cast<int>(s.heads);
@@ -254,7 +256,7 @@ template <class T>
 void run_forward(const AttentionProblem& problem, const AttentionForward& arrays,
                  cudaStream_t stream) {
   const AttentionShape& s = problem.shape;
-  Arguments<T> a = arguments_of<T>(problem);
+  AttentionArguments<T> a = arguments_of<T>(problem);
   a.packed = static_cast<const T*>(arrays.packed);
   a.first_key = arrays.first_key;
   a.out = static_cast<T*>(arrays.out);
@@ -268,7 +270,7 @@ template <class T>
 void run_backward(const AttentionProblem& problem, const AttentionBackward& arrays,
                   cudaStream_t stream) {
   const AttentionShape& s = problem.shape;
-  Arguments<T> a = arguments_of<T>(problem);
+  AttentionArguments<T> a = arguments_of<T>(problem);
   a.packed = static_cast<const T*>(arrays.packed);
   a.first_key = arrays.first_key;
   a.out = const_cast<T*>(static_cast<const T*>(arrays.out));  // only read

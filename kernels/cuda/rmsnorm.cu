@@ -8,7 +8,7 @@ namespace shardwright::kernels::cuda {
 namespace {
 
 template <class T>
-struct Forward {
+struct NormForward {
   Rows rows;
   const T* x;
   const T* weight;
@@ -18,7 +18,7 @@ struct Forward {
 };
 
 template <class T, int N, int kLanes>
-__global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(Forward<T> a) {
+__global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(NormForward<T> a) {
   __shared__ float shared[kThreads / 32];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const auto cols = static_cast<int>(a.rows.cols);
@@ -106,8 +106,8 @@ template <class T>
 void rmsnorm_forward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight, double eps,
                      T* y, float* rstd, double offset) {
   if (rows.count() == 0) return;
-  const Forward<T> arguments{rows, x,   weight, static_cast<float>(eps), static_cast<float>(offset),
-                             y,    rstd};
+  const NormForward<T> arguments{
+      rows, x, weight, static_cast<float>(eps), static_cast<float>(offset), y, rstd};
   const bool wide = is_wide<T>(rows, 0, x, weight, static_cast<const T*>(y));
   with_width<kWidth<T>>(wide, [&](auto n) {
     with_lanes(rows.cols / n(), [&](auto lanes) {
@@ -155,5 +155,6 @@ SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda

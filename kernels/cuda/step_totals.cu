@@ -7,8 +7,8 @@
 namespace shardwright::kernels::cuda {
 namespace {
 
-constexpr int kWords = static_cast<int>(ExactSum::kWords);
-constexpr int kUnitExponent = -320;
+constexpr int kSumWords = static_cast<int>(ExactSum::kWords);
+constexpr int kFirstExponent = -320;
 
 /// 2^exponent for normal results.
 __device__ __forceinline__ double power_of_two(int exponent) {
@@ -18,11 +18,11 @@ __device__ __forceinline__ double power_of_two(int exponent) {
 __global__ void __launch_bounds__(kThreads)
     step_totals_kernel(StepRecordsView r, double max_norm, double skip_above,
                        StepTotalsView* totals) {
-  __shared__ std::int64_t words[kWords];
+  __shared__ std::int64_t words[kSumWords];
   __shared__ double losses[kThreads];
   __shared__ std::int64_t tokens[kThreads];
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread < kWords) {
+  if (thread < kSumWords) {
     std::int64_t sum = 0;
     for (std::int64_t rank = 0; rank < r.world_ranks; ++rank) {
       sum += r.data[rank * r.words + thread];
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t i = begin + thread;
     if (i < count) {
       const std::int64_t* pair =
-          r.data + i % r.world_ranks * r.words + kWords + 2 * (i / r.world_ranks);
+          r.data + i % r.world_ranks * r.words + kSumWords + 2 * (i / r.world_ranks);
       losses[thread] = __longlong_as_double(static_cast<long long>(pair[0]));
       tokens[thread] = pair[1];
     }
@@ -56,14 +56,14 @@ __global__ void __launch_bounds__(kThreads)
   // ExactSum::from_words(...).value(): carry, then the digits from the lowest on.
   std::int64_t carried = 0;
   double squares = 0.0;
-  for (int digit = 0; digit < kWords - 1; ++digit) {
+  for (int digit = 0; digit < kSumWords - 1; ++digit) {
     const std::int64_t word = words[digit] + carried;
     carried = word >> 32;
     squares = __dadd_rn(squares, __dmul_rn(static_cast<double>(word & 0xffffffff),
-                                           power_of_two(kUnitExponent + 32 * digit)));
+                                           power_of_two(kFirstExponent + 32 * digit)));
   }
   const double nan = __longlong_as_double(0x7ff8000000000000LL);
-  if (words[kWords - 1] != 0) squares = nan;
+  if (words[kSumWords - 1] != 0) squares = nan;
   const double divisor = counted > 0 ? static_cast<double>(counted) : 1.0;
   const double norm = sqrt(squares) / divisor;
   double clip = 1.0;

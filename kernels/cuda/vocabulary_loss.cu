@@ -183,5 +183,6 @@ void vocabulary_gradient(cudaStream_t stream, host::Matrix<T> logits, const std:
                                        double);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::cuda
