@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -12,16 +11,13 @@
 #include "sim/core/base/error.h"
 #include "sim/core/units.h"
 #include "tuner/advice/changes.h"
+#include "tuner/search/power_of_two.h"
 #include "tuner/search/space.h"
 #include "tuner/search/steps.h"
 
 namespace shardwright::tuner {
 
 namespace {
-
-bool is_power_of_two(std::int64_t value) {
-  return std::has_single_bit(static_cast<std::uint64_t>(value));
-}
 
 std::string plural(std::int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);

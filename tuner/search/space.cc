@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "sim/core/rack.h"
 #include "sim/pipeline/stages.h"
 #include "tuner/search/dimensions.h"
+#include "tuner/search/power_of_two.h"
 #include "tuner/search/simulator.h"
 
 namespace shardwright::tuner {
@@ -22,10 +22,6 @@ constexpr std::int64_t kFewestTokens = 1024;  // of a rank's sequence, with cont
 constexpr std::int64_t kMostStages = 128;
 constexpr std::int64_t kLargeVocabulary = 65536;
 constexpr int kBuffers[] = {2, 3, 4};
-
-bool is_power_of_two(std::int64_t value) {
-  return std::has_single_bit(static_cast<std::uint64_t>(value));
-}
 
 /// Combines the values of all dimensions.
 class Writer {
