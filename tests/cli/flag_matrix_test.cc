@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -354,8 +355,19 @@ const std::vector<Words>& tuned_flags() {
   return all;
 }
 
+/// Whether all searches are made (scripts/slow_checks flags), not only a third of them.
+bool makes_all_searches() {
+  return std::getenv("SHARDWRIGHT_ALL_SEARCHES") != nullptr;
+}
+
+// Every flag with three or four of the kinds.
 TEST_P(FlagMatrix, TuneAnswersOrSaysWhyNot) {
-  for (const Words& flags : tuned_flags()) {
+  const auto same = [](const Kind& kind) { return kind.name == std::string(GetParam().name); };
+  const auto kind = std::find_if(kinds().begin(), kinds().end(), same) - kinds().begin();
+  const auto offset = static_cast<std::size_t>(kind);
+  for (std::size_t i = 0; i < tuned_flags().size(); ++i) {
+    if (!makes_all_searches() && (i + offset) % 3 != 0) continue;
+    const Words& flags = tuned_flags()[i];
     Words words = joined("tune", GetParam(), flags, {"--threads", "1", "--json"});
     const auto accum = std::find(words.begin(), words.end(), "--grad-accum");
     if (accum != words.end()) words.erase(accum, accum + 2);
@@ -383,6 +395,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, FlagMatrix, ::testing::ValuesIn(kinds()),
 
 struct Question {
   const char* name;
+  bool always;
   Words flags;
 };
 
@@ -428,26 +441,36 @@ TEST_P(FixedOptions, MakeNoAnswerBetter) {
   EXPECT_GT(found, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Questions, FixedOptions,
-                         ::testing::ValuesIn(std::vector<Question>{
-                             {"Small8Gpus",
-                              {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8",
-                               "--seq-len", "8192", "--global-batch", "128"}},
-                             {"Small64Gpus",
-                              {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "64",
-                               "--seq-len", "8192", "--global-batch", "512"}},
-                             {"SmallB200",
-                              {"--model", "llama-3-8b", "--cluster", "dgx-b200", "--gpus", "16",
-                               "--seq-len", "4096", "--global-batch", "256"}},
-                             {"Long",
-                              {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16",
-                               "--seq-len", "32768", "--global-batch", "16"}},
-                             {"Large",
-                              {"--model", "llama-3-70b", "--cluster", "dgx-h100", "--gpus", "64",
-                               "--seq-len", "8192", "--global-batch", "128"}},
-                             {"A100",
-                              {"--model", "llama-2-13b", "--cluster", "dgx-a100-80g", "--gpus",
-                               "32", "--seq-len", "4096", "--global-batch", "256"}}}),
+std::vector<Question> questions() {
+  std::vector<Question> all = {{"Small8Gpus",
+                                true,
+                                {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8",
+                                 "--seq-len", "8192", "--global-batch", "128"}},
+                               {"Small64Gpus",
+                                false,
+                                {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "64",
+                                 "--seq-len", "8192", "--global-batch", "512"}},
+                               {"SmallB200",
+                                false,
+                                {"--model", "llama-3-8b", "--cluster", "dgx-b200", "--gpus", "16",
+                                 "--seq-len", "4096", "--global-batch", "256"}},
+                               {"Long",
+                                true,
+                                {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16",
+                                 "--seq-len", "32768", "--global-batch", "16"}},
+                               {"Large",
+                                true,
+                                {"--model", "llama-3-70b", "--cluster", "dgx-h100", "--gpus", "64",
+                                 "--seq-len", "8192", "--global-batch", "128"}},
+                               {"A100",
+                                false,
+                                {"--model", "llama-2-13b", "--cluster", "dgx-a100-80g", "--gpus",
+                                 "32", "--seq-len", "4096", "--global-batch", "256"}}};
+  std::erase_if(all, [](const Question& q) { return !q.always && !makes_all_searches(); });
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Questions, FixedOptions, ::testing::ValuesIn(questions()),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace
