@@ -18,6 +18,20 @@ Nanoseconds processor_time_ns() {
 
 }  // namespace
 
+void StreamClocks::Processors::acquire() {
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [this] { return free_ > 0; });
+  --free_;
+}
+
+void StreamClocks::Processors::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++free_;
+  }
+  released_.notify_one();
+}
+
 Nanoseconds StreamClocks::latest() const {
   Nanoseconds latest = 0;
   for (const Nanoseconds now : now_ns_) latest = std::max(latest, now);

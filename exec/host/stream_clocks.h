@@ -12,9 +12,10 @@
 // Clocks only move forward: an event that was recorded in an earlier step has long passed.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
+#include <mutex>
 #include <optional>
-#include <semaphore>
 #include <vector>
 
 #include "exec/device.h"
@@ -26,7 +27,19 @@ class StreamClocks {
  public:
   /// Ranks of one process share `processors`: no more operations are timed at once than there are,
   /// because switching between threads would disturb them. Must outlive the clocks.
-  using Processors = std::counting_semaphore<>;
+  /// Not a std::counting_semaphore: that of libstdc++ 12 may sleep on when it is released (GCC bug
+  /// 104928).
+  class Processors {
+   public:
+    explicit Processors(int count) : free_(count) {}
+    void acquire();
+    void release();
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable released_;
+    int free_;
+  };
   explicit StreamClocks(Processors& processors) : processors_(processors) {}
 
   void add_stream() { now_ns_.push_back(latest()); }
