@@ -177,7 +177,7 @@ Json input_schema(const McpTool& tool) {
   Json further;
   further["description"] = tool.name == "explain"
                                ? "as of predict"
-                               : fmt::format("Also ({} tells): {}", kDescribe, others);
+                               : fmt::format("See {}: {}", kDescribe, others);
   return {{"type", "object"},
           {"properties", std::move(properties)},
           {"required", tool.name == "size" ? Json{"model", "tokens"} : Json{"model", "cluster"}},
