@@ -6,7 +6,6 @@
 """
 import argparse
 import ctypes
-import keyword
 import pathlib
 import re
 import sys
@@ -62,7 +61,7 @@ def type_of(flag):
 
 def function(verb, summary, flags, takes_words):
     """`def verb(...)` with what each keyword means; `takes_words`: it has arguments without a flag, too."""
-    usable = [flag for flag in flags if flag.keyword.isidentifier() and not keyword.iskeyword(flag.keyword) and flag.name != "json"]
+    usable = [flag for flag in flags if flag.keyword.isidentifier() and flag.name != "json"]
     positional = ["*words: str"] if takes_words else ["*"]
     lines = [f"def {verb.replace('-', '_')}("]
     lines += [f"    {one}," for one in positional if usable or one != "*"]

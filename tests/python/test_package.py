@@ -36,7 +36,7 @@ def test_views_are_the_json():
 def test_documented_fields_exist():
     """An attribute that a view declares is in the document; so no docstring tells of what is not there."""
     prediction = shardwright.predict(**PREDICTION, tp=2, pp=2, stack="megatron-core")
-    tuning = shardwright.tune(**PREDICTION, strategy="fsdp2")
+    tuning = shardwright.tune(**PREDICTION, strategy="fsdp2", for_="torchtitan")
     sizing = shardwright.size(model="llama-3-8b", tokens="1T", clusters="dgx-h100", gpus=64, deadline="1y")
     for view in (prediction, prediction.memory, prediction.time_s, prediction.inputs, prediction.stages[0], tuning, tuning.best,
                  tuning.best.plan, sizing, sizing.options[0], shardwright.validate(),
@@ -49,6 +49,7 @@ def test_documented_fields_exist():
 def test_signatures_and_help_are_the_programs():
     parameters = inspect.signature(shardwright.predict).parameters
     assert {"model", "cluster", "gpus", "ckpt_layers", "tp"} <= set(parameters) and "json" not in parameters
+    assert "for_" in inspect.signature(shardwright.tune).parameters  # `for` is a word of Python
     assert "ckpt_layers (K|all): checkpoint the first K layers" in inspect.getdoc(shardwright.predict)
     choices = shardwright._help.flags("export")["format"]  # too many for one line of --help
     assert choices.takes.split("|")[0] == "torchtitan" and choices.takes.split("|")[-1] == "memory-snapshot"

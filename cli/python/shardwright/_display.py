@@ -6,7 +6,7 @@ import html
 import json
 from typing import Iterable, Optional, Sequence
 
-from ._help import flags
+from ._help import flags, keyword_of
 from ._library import run
 from ._results import Prediction, Sizing, Tuning
 from ._words import Words
@@ -42,7 +42,7 @@ def _plan_words(words: list[str]) -> list[str]:
     keeps = False
     for word in words[1:]:
         if word.startswith("--"):
-            keyword = word[2:].replace("-", "_")
+            keyword = keyword_of(word)
             keeps = keyword in known and keyword in mine and keyword not in ("trace", "out", "json")
         if keeps:
             kept.append(word)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
+from ._help import keyword_of
 from ._library import Answer
 
 
@@ -51,7 +52,7 @@ _CLASSES = {kind.code: kind for kind in (UsageError, InputError, Infeasible, Mis
 
 def _in_keywords(sentence: str) -> str:
     """Flags as the keywords that they are here: `--seq-len` is `seq_len`."""
-    keywords = re.sub(r"--([a-z][a-z0-9-]*)", lambda flag: flag[1].replace("-", "_"), sentence)
+    keywords = re.sub(r"--([a-z][a-z0-9-]*)", lambda flag: keyword_of(flag[1]), sentence)
     return re.sub(r"\bflag(s?) '", r"keyword\1 '", keywords)
 
 

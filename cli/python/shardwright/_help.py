@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import keyword
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ._library import run
@@ -21,6 +22,12 @@ def _match(pattern: str, line: str) -> "Optional[re.Match[str]]":
     return re.match(pattern, line)
 
 
+def keyword_of(flag: str) -> str:
+    """`--seq-len` is `seq_len`, and `--for`, a word of Python, is `for_`."""
+    name = flag.lstrip("-").replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 class Flag(NamedTuple):
     """A flag of a verb: its name without dashes, what it takes ("" for a switch), what it means."""
 
@@ -30,7 +37,7 @@ class Flag(NamedTuple):
 
     @property
     def keyword(self) -> str:
-        return self.name.replace("-", "_")
+        return keyword_of(self.name)
 
 
 def flags_in(text: str) -> list[Flag]:

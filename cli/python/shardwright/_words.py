@@ -40,7 +40,7 @@ class Words:
         if value is None:
             return
         if isinstance(value, bool):
-            flag = flags(verb).get(keyword.rstrip("_"))
+            flag = flags(verb).get(keyword)
             if flag is not None and flag.takes:
                 self.list += [name, "on" if value else "off"]
             elif value:
