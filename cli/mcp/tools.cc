@@ -175,9 +175,8 @@ Json input_schema(const McpTool& tool) {
       {"type", "boolean"},
       {"description", fmt::format("the whole document, not {} letters", kLongestAnswer)}};
   Json further;
-  further["description"] = tool.name == "explain"
-                               ? "as of predict"
-                               : fmt::format("See {}: {}", kDescribe, others);
+  further["description"] =
+      tool.name == "explain" ? "as of predict" : fmt::format("See {}: {}", kDescribe, others);
   return {{"type", "object"},
           {"properties", std::move(properties)},
           {"required", tool.name == "size" ? Json{"model", "tokens"} : Json{"model", "cluster"}},
