@@ -2,11 +2,11 @@
 #include "exec/model_ops.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/bf16.h"
 #include "sim/core/base/check.h"
+#include "sim/core/units.h"
 
 namespace shardwright::exec {
 
@@ -76,8 +76,7 @@ ModelOps::ModelOps(const Model& model, const Plan& plan, const Sharding& shardin
       local_(model_of_rank(model, shape_)),
       tensor_rank_(place.tp),
       leaves_(plan.feature_parts() / shape_.tp),
-      order_(std::has_single_bit(static_cast<std::uint64_t>(shape_.tp)) ? SumOrder::kTree
-                                                                        : SumOrder::kRanks),
+      order_(is_power_of_two(shape_.tp) ? SumOrder::kTree : SumOrder::kRanks),
       packed_cols_(columns_of(Tensor::kQkv, local_)),
       attention_(attention_shape_of(model, plan, place.tp)) {
   if (plan.numerics.precision == Precision::kFp8) {

@@ -12,6 +12,7 @@
 #include "sim/core/model.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/plan.h"
+#include "sim/core/units.h"
 
 namespace shardwright {
 namespace {
@@ -129,7 +130,7 @@ void check_sum_shape(const Plan& plan, const Model& model) {
   const auto refuse = [&](std::string_view expected) {
     throw Error(fmt::format("sum_features is {}, but tp is {}, expected {}", parts, tp, expected));
   };
-  if (parts % tp != 0 || (parts & (parts - 1)) != 0) refuse("a power of two that tp divides");
+  if (parts % tp != 0 || !is_power_of_two(parts)) refuse("a power of two that tp divides");
   check_divides("sum_features", parts, model.heads, "heads");
   check_divides("sum_features", parts, model.kv_heads, "key/value heads");
   check_divides("sum_features", parts, model.ffn, "channels of the MLP");

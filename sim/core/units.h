@@ -3,6 +3,7 @@
 // SI units per second. Names carry the unit (_bytes, _ns, _s, _flops).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace shardwright {
@@ -20,6 +21,10 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
+}
+
+constexpr bool is_power_of_two(std::int64_t value) {
+  return std::has_single_bit(static_cast<std::uint64_t>(value));
 }
 
 }  // namespace shardwright

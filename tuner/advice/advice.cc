@@ -11,7 +11,6 @@
 #include "sim/core/base/error.h"
 #include "sim/core/units.h"
 #include "tuner/advice/changes.h"
-#include "tuner/search/power_of_two.h"
 #include "tuner/search/space.h"
 #include "tuner/search/steps.h"
 

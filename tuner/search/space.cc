@@ -10,9 +10,9 @@
 #include "sim/core/base/divisors.h"
 #include "sim/core/base/error.h"
 #include "sim/core/rack.h"
+#include "sim/core/units.h"
 #include "sim/pipeline/stages.h"
 #include "tuner/search/dimensions.h"
-#include "tuner/search/power_of_two.h"
 #include "tuner/search/simulator.h"
 
 namespace shardwright::tuner {

@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 
+#include "sim/core/units.h"
 #include "tuner/runs/critical_batch.h"
 
 namespace shardwright::tuner {
@@ -68,7 +68,7 @@ double uncounted_tokens(const RunConditions& conditions) {
 std::vector<double> batch_caps(const SizingJob& job, std::int64_t gpus) {
   const auto length = static_cast<double>(job.fixed.seq_len);
   // Powers of two of GPUs share the usual batch, a power of two of sequences.
-  const bool even = std::has_single_bit(static_cast<std::uint64_t>(gpus));
+  const bool even = is_power_of_two(gpus);
   const double usual =
       std::max(1.0, (even ? job.run.usual_tokens : uncounted_tokens(job.run)) / length);
   const double largest = job.run.published_tokens / length;
