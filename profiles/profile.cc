@@ -158,4 +158,10 @@ void override_value(Profile& profile, std::string_view key_value) {
   profile.origins[field.path] = {"--set", "", ""};
 }
 
+bool is_overridden(const std::vector<std::string>& overrides, std::string_view path) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](std::string_view key_value) {
+    return key_value.substr(0, key_value.find('=')) == path;
+  });
+}
+
 }  // namespace shardwright::profiles

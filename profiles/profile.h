@@ -61,4 +61,7 @@ ClusterFile cluster_file_of(const Profile& profile, ClusterFile base);
 /// what is accepted when the value is not.
 void override_value(Profile& profile, std::string_view key_value);
 
+/// Whether one of the "KEY=VALUE" is of that path.
+bool is_overridden(const std::vector<std::string>& overrides, std::string_view path);
+
 }  // namespace shardwright::profiles

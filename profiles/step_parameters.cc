@@ -198,11 +198,9 @@ std::vector<const StepParameter*> seen_by(const std::vector<const StepParameter*
 }
 
 bool is_set_by(const StepParameter& parameter, const std::vector<std::string>& overrides) {
-  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& key_value) {
-    const std::string path = key_value.substr(0, key_value.find('='));
-    return std::any_of(parameter.targets.begin(), parameter.targets.end(),
-                       [&](const auto& target) { return target.path == path; });
-  });
+  return std::any_of(
+      parameter.targets.begin(), parameter.targets.end(),
+      [&](const StepTarget& target) { return is_overridden(overrides, target.path); });
 }
 
 void apply_source_constants(const StepParameters& parameters, const std::string& cluster,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/ledger/ledger_profile.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include "profiles/ledger/software_age.h"
@@ -12,11 +11,7 @@ namespace shardwright::profiles {
 
 void apply_circumstances(const LedgerRow& row, const std::vector<std::string>& overrides,
                          Profile& profile) {
-  const auto is_set = [&](std::string_view path) {
-    return std::any_of(overrides.begin(), overrides.end(), [&](std::string_view key_value) {
-      return key_value.substr(0, key_value.find('=')) == path;
-    });
-  };
+  const auto is_set = [&](std::string_view path) { return is_overridden(overrides, path); };
   LowPrecisionParams& low = profile.cost.low_precision.values;
   const double kept = software_age().kept(row);
   if (!is_set("cost.low_precision.fp8_share")) low.fp8_share *= kept;
