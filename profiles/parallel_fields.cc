@@ -90,8 +90,6 @@ void describe_attention(FieldList& fields, ParallelSoftware& parallel) {
   });
 }
 
-const std::vector<std::string> kAdapted = {"all", "attention", "qkv"};
-
 void describe_tensor(FieldList& fields, ParallelSoftware& parallel) {
   const Adder add{fields};
   add("vocabulary_parallel_loss", &parallel.vocabulary_parallel_loss, "",
@@ -103,9 +101,8 @@ void describe_tensor(FieldList& fields, ParallelSoftware& parallel) {
       .one_of(known_words<TensorOverlap>());
   add("adapted", &parallel.adapted, "",
       "matrices of a layer beside which LoRA's adapters are: all, those of attention, or those "
-      "that "
-      "make queries, keys and values")
-      .one_of(kAdapted);
+      "that make queries, keys and values")
+      .one_of(known_words<Adapted>());
   add("cp_comm", &parallel.cp_comm, "", "context parallelism, where the plan does not say")
       .one_of(known_words<ContextComm>());
 

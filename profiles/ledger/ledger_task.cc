@@ -58,8 +58,7 @@ void read_task(const CsvRow& row, const CsvTable& table, LedgerRow& out) {
   numerics.lora = rank_of(row, table);
   out.adapted = text_of(row, table, "lora_modules");
   if (out.adapted.empty()) out.adapted = adapted_by_notes(text_of(row, table, "notes"));
-  if (out.adapted != "" && out.adapted != "all" && out.adapted != "attention" &&
-      out.adapted != "qkv") {
+  if (!out.adapted.empty() && !parallel_word<Adapted>(out.adapted)) {
     out.unsupported = unknown_word("lora_modules", out.adapted);
     out.adapted.clear();
   }

@@ -42,6 +42,8 @@ constexpr std::array<std::string_view, 4> kWords<Optimizer> = {"adamw", "adamw-8
                                                                "sgd"};
 template <>
 constexpr std::array<std::string_view, 4> kWords<Quantize> = {"none", "nf4", "int8", "fp8"};
+template <>
+constexpr std::array<std::string_view, 3> kWords<Adapted> = {"all", "attention", "qkv"};
 
 }  // namespace
 
@@ -70,6 +72,7 @@ SHARDWRIGHT_WORDS(Precision);
 SHARDWRIGHT_WORDS(Fp8Recipe);
 SHARDWRIGHT_WORDS(Optimizer);
 SHARDWRIGHT_WORDS(Quantize);
+SHARDWRIGHT_WORDS(Adapted);
 #undef SHARDWRIGHT_WORDS
 
 std::string beyond_data_parallel(const Plan& plan) {

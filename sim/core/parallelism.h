@@ -28,6 +28,9 @@ enum class TensorOverlap : std::uint8_t { kNone, kUserbuffers, kAsync };
 /// What the host no longer issues kernel by kernel. Megatron's scopes: attention is attn, router
 /// moe_router with moe_preprocess (or mlp), layers both of them, step full_iteration.
 enum class CudaGraphs : std::uint8_t { kNone, kAttention, kRouter, kLayers, kStep };
+/// Matrices of a layer beside which LoRA's adapters are: all, those of attention, or those that
+/// make queries, keys and values.
+enum class Adapted : std::uint8_t { kAll, kAttention, kQkv };
 
 struct Parallelism {
   std::int64_t tp = 1;
@@ -98,6 +101,7 @@ std::string_view name_of(Precision precision);
 std::string_view name_of(Fp8Recipe recipe);
 std::string_view name_of(Optimizer optimizer);
 std::string_view name_of(Quantize quantize);
+std::string_view name_of(Adapted adapted);
 
 /// Nothing for a word that is none of them; words_of gives those that are, joined by ", ".
 template <typename Enum>

@@ -8,11 +8,8 @@
 namespace shardwright::sim {
 namespace {
 
-enum class Adapted : std::uint8_t { kQkv, kAttention, kAll };
-
 Adapted adapted_by(const Stack& stack) {
-  const std::string& word = stack.parallel.adapted;
-  return word == "qkv" ? Adapted::kQkv : word == "attention" ? Adapted::kAttention : Adapted::kAll;
+  return parallel_word<Adapted>(stack.parallel.adapted).value_or(Adapted::kAll);
 }
 
 /// The fewest matrices among which that one is.
@@ -49,7 +46,7 @@ Adapted among(OpKind product) {
 }
 
 bool has_adapter(Weight weight, Adapted adapted) {
-  if (among(weight) > adapted) return false;
+  if (among(weight) < adapted) return false;
   switch (weight) {
     case Weight::kRouter:
     case Weight::kHeadGate:
@@ -76,7 +73,7 @@ bool is_matrix(const Op& op) {
 bool has_adapter(const Op& op, Adapted adapted) {
   const bool gradient = op.kind == OpKind::kInputGradient || op.kind == OpKind::kWeightGradient;
   return is_matrix(op) && !is_frozen_whole(op.kind) && !is_frozen_whole(op.of) &&
-         among(gradient ? op.of : op.kind) <= adapted;
+         among(gradient ? op.of : op.kind) >= adapted;
 }
 
 /// Beside `product`, in bf16: of as many experts.
