@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "tests/profiles/published_run.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::profiles {
@@ -18,18 +18,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::refusal_of;
 
-LedgerRow row_of(const std::string& gpu, const std::string& software) {
-  for (LedgerRow& row : load_ledger(data_dir() / "published" / "parallel.csv")) {
-    if (row.id != "p1175") continue;  // Llama 3.1 405B, tensorwise fp8
-    row.gpu = gpu;
-    row.software = software;
-    return row;
-  }
-  return {};
-}
-
 TEST(RowCircumstances, CappedBoardsLowerClocks) {
-  LedgerRow row = row_of("b200", "NeMo 26.06");
+  LedgerRow row = published_run("b200", "NeMo 26.06");
   const Profile whole = profile_of(row);
   row.power_limit_w = 750;
   const Profile capped = profile_of(row);
@@ -41,13 +31,13 @@ TEST(RowCircumstances, CappedBoardsLowerClocks) {
               1e-6 * whole.attention().forward_flops);
   EXPECT_EQ(profile_of(row, {"cost.gemm.sustained_factor=0.7"}).cost.gemm.values.sustained_factor,
             0.7);
-  EXPECT_NE(machine_key(row), machine_key(row_of("b200", "NeMo 26.06")));
+  EXPECT_NE(machine_key(row), machine_key(published_run("b200", "NeMo 26.06")));
   row.power_limit_w = 1200;
   EXPECT_THAT(refusal_of([&] { profile_of(row); }), HasSubstr("1000, the board power of b200"));
 }
 
 TEST(RowSoftware, NamesOfSoftwareAndLaterReleasesHaveTheirPresets) {
-  LedgerRow row = row_of("gb200", "NeMo 26.10");
+  LedgerRow row = published_run("gb200", "NeMo 26.10");
   EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo-26.06") << "what came with 26.06 stays";
   row.software = "NeMo 26.04.01";
   EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo");

@@ -318,24 +318,25 @@ struct LongSequences {
   Tuning answer() const { return tune(model, model_parallel, request); }
 };
 
+std::optional<KnobStep> step_of(const Tuning& answer, const std::string& knob) {
+  for (const KnobStep& step : answer.steps) {
+    if (step.knob == knob) return step;
+  }
+  return std::nullopt;
+}
+
 TEST(Frameworks, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
   LongSequences asked;
   asked.request.parallel.tp = 8;
-  const auto step_of = [&](const std::string& knob) -> std::optional<KnobStep> {
-    for (KnobStep& step : asked.answer().steps) {
-      if (step.knob == knob) return std::move(step);
-    }
-    return std::nullopt;
-  };
-  const std::optional<KnobStep> overlap = step_of("tp-overlap");
+  const std::optional<KnobStep> overlap = step_of(asked.answer(), "tp-overlap");
   ASSERT_TRUE(overlap);
   EXPECT_EQ(overlap->from + " to " + overlap->to, "none to userbuffers");
   EXPECT_EQ(overlap->freedom, Freedom::kSetting);
   EXPECT_EQ(overlap->judgement.prediction.plan.parallel.tp_overlap, TensorOverlap::kUserbuffers);
   EXPECT_LT(overlap->cost, 0);
-  EXPECT_FALSE(step_of("dispatcher")) << "no experts";
+  EXPECT_FALSE(step_of(asked.answer(), "dispatcher")) << "no experts";
   asked.request.parallel.tp_overlap = TensorOverlap::kNone;
-  EXPECT_EQ(step_of("tp-overlap")->freedom, Freedom::kFixed);
+  EXPECT_EQ(step_of(asked.answer(), "tp-overlap")->freedom, Freedom::kFixed);
 }
 
 // Each combination searched alone: none is better than the answer.
@@ -391,10 +392,8 @@ TEST(Frameworks, StepsTryToHideTheExchangeOfExperts) {
   request.parallel.tp = request.parallel.cp = 1;
   request.parallel.pp = request.parallel.virtual_stages = 2;
   request.parallel.ep = 8;
-  const Tuning answer = tune(model, megatron, request);
-  const auto step = std::find_if(answer.steps.begin(), answer.steps.end(),
-                                 [](const KnobStep& at) { return at.knob == "ep-overlap"; });
-  ASSERT_NE(step, answer.steps.end());
+  const std::optional<KnobStep> step = step_of(tune(model, megatron, request), "ep-overlap");
+  ASSERT_TRUE(step);
   EXPECT_EQ(step->from + " to " + step->to, "off to on");
   EXPECT_EQ(step->freedom, Freedom::kSetting);
   EXPECT_EQ(step->judgement.prediction.plan.parallel.ep_overlap, true);
