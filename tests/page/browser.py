@@ -152,9 +152,13 @@ class Page:
         """The whole page, not only what the window shows and the browser therefore draws."""
         self.js("document.head.append(Object.assign(document.createElement('style'), {textContent: '#answers section {content-visibility: visible !important}'}))")
         self.driver.execute_async_script("const [done] = arguments; requestAnimationFrame(() => requestAnimationFrame(done));")
-        for _ in range(2):  # what was not in the window is drawn for the first, and stands in the second
-            shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
-        path.write_bytes(base64.b64decode(shot["data"]))
+        shot = before = None
+        end = time.monotonic() + 20
+        while (shot is None or shot != before) and time.monotonic() < end:  # what was not in the window is drawn late, tile by tile
+            before = shot
+            time.sleep(0.25)
+            shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})["data"]
+        path.write_bytes(base64.b64decode(shot))
 
     def printed(self, width_in=8.5, height_in=11):
         """What stands in the window on paper: the PDF and how many sheets it has."""
