@@ -2,7 +2,7 @@
 // One rank of the MPI tests, started by mpirun; all ranks run the same tests at the same time. It
 // goes through the contract of communicators, trains with every strategy and compares what it owns
 // with one rank that accumulates, computed in the same process. With a word as argument it fails on
-// rank 1 in the way that the word names.
+// rank 1 in the way that the word names, on streams of the mode that a second one names.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -160,8 +160,9 @@ class FailingMarker final : public RangeMarker {
 };
 
 /// In a pipeline of two tensor ranks x two stages.
-void fail_on_rank_one(std::string_view how) {
+void fail_on_rank_one(std::string_view how, StreamMode mode) {
   Training training;
+  training.mode = mode;
   training.model = divisible(training.model);
   training.plan = tiny_plan(Strategy::kYafsdp, the_world->ranks(), 4);
   training.plan.parallel.tp = training.plan.parallel.pp = 2;
@@ -188,7 +189,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   int failed = 0;
   world.run([&] {
-    if (argc > 1) return fail_on_rank_one(argv[1]);
+    if (argc > 1) return fail_on_rank_one(argv[1], stream_mode_from(argc > 2 ? argv[2] : "inline"));
     failed = RUN_ALL_TESTS();
   });
   return failed;
