@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -24,6 +25,10 @@ constexpr double kSlowStep = 0.25;
 
 double median(const std::vector<double>& values) {
   return quantile(values, 0.5);
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 struct Extent {
@@ -257,41 +262,80 @@ class Summary {
     return passes > closed ? static_cast<double>(passes - closed) / static_cast<double>(passes) : 1;
   }
 
-  /// Of one stage, by group: operations that communicate, and where it stands still for them.
+  /// What a stage communicates in a moment of no operation, and in which group.
+  static constexpr std::array kStandsStillFor{
+      std::pair(StageWork::kTransfer, CommGroup::kPipeline),
+      std::pair(StageWork::kReduction, CommGroup::kData),
+      std::pair(StageWork::kGather, CommGroup::kData),
+  };
+
+  static std::size_t told_as(CommGroup group) {
+    return static_cast<std::size_t>(group <= CommGroup::kWorld ? CommGroup::kData : group);
+  }
+
+  /// The group of an operation that communicates.
+  static CommGroup group_of(const TracedOperation& operation) {
+    return operation.group.value_or(CommGroup::kData);
+  }
+
+  /// Messages are in the trace also where the operations of their passes are not.
+  static double traced_share(CommGroup group, double opened) {
+    return group == CommGroup::kPipeline ? 1 : opened;
+  }
+
+  /// In which nothing else runs, by group: ranks' means in each step, and their median.
+  std::array<double, kCommGroups> exposed_of(const std::vector<LaneKey>& lanes,
+                                             double opened) const {
+    std::array<std::map<std::int32_t, std::vector<double>>, kCommGroups> of_steps;
+    for (const LaneKey& key : lanes) {
+      const SharedLane& lane = lanes_.at(key);
+      std::array<double, kCommGroups> exposed_ns{};
+      for (const auto& [id, sums] : lane.sums) {
+        const TracedOperation& operation = trace_.operations.at(id);
+        if (!operation.communicates()) continue;
+        const CommGroup group = group_of(operation);
+        exposed_ns[told_as(group)] +=
+            static_cast<double>(sums.exposed_ns) / traced_share(group, opened);
+      }
+      exposed_ns[told_as(meeting_.largest())] += static_cast<double>(lane.met_ns);
+      for (const auto& [work, group] : kStandsStillFor)
+        exposed_ns[told_as(group)] +=
+            static_cast<double>(lane.idle_by_work_ns[static_cast<std::size_t>(work)]);
+      for (std::size_t group = 0; group < exposed_ns.size(); ++group)
+        of_steps[group][key.first].push_back(kSecondsPerNs * exposed_ns[group]);
+    }
+    std::array<double, kCommGroups> exposed_s{};
+    for (std::size_t group = 0; group < exposed_s.size(); ++group) {
+      std::vector<double> means;
+      for (const auto& [step, ranks] : of_steps[group]) means.push_back(mean(ranks));
+      exposed_s[group] = median(means);
+    }
+    return exposed_s;
+  }
+
+  /// Of one stage, by group.
   Communication communication_of(std::int32_t stage, const std::vector<LaneKey>& lanes) const {
     Communication groups{};
-    const auto of_group = [&](CommGroup group) -> GroupTimes& {
-      return groups[static_cast<std::size_t>(group <= CommGroup::kWorld ? CommGroup::kData
-                                                                        : group)];
-    };
     const double opened = opened_share(lanes);
+    const std::array<double, kCommGroups> exposed_s = exposed_of(lanes, opened);
+    for (std::size_t group = 0; group < groups.size(); ++group)
+      groups[group].exposed_s = exposed_s[group];
     for (const auto& [id, times] : summary_.operations) {
       const TracedOperation& operation = times.operation;
       if (operation.stage != stage) continue;
       if (operation.kind == OpKind::kGradientNorm)
-        of_group(meeting_.largest()).waiting_s += times.awaited_s;
-      if (!operation.communicates()) continue;
-      const CommGroup group = operation.group.value_or(CommGroup::kData);
-      // Messages are in the trace also where the operations of their passes are not.
-      const double share = group == CommGroup::kPipeline ? 1 : opened;
-      GroupTimes& of = of_group(group);
-      of.exposed_s += times.exposed_s / summary_.stage_share / share;
+        groups[told_as(meeting_.largest())].waiting_s += times.awaited_s;
       // A message is counted where it is received.
-      if (operation.kind == OpKind::kSend) continue;
-      of.transfer_s += times.transfer_s / share;
-      of.waiting_s += times.waiting_s() / share;
+      if (!operation.communicates() || operation.kind == OpKind::kSend) continue;
+      const CommGroup group = group_of(operation);
+      const double share = traced_share(group, opened);
+      groups[told_as(group)].transfer_s += times.transfer_s / share;
+      groups[told_as(group)].waiting_s += times.waiting_s() / share;
     }
-    of_group(meeting_.largest()).exposed_s +=
-        median_of(lanes, [](const SharedLane& lane) { return lane.met_ns; });
-    for (const auto& [work, group] : {std::pair(StageWork::kTransfer, CommGroup::kPipeline),
-                                      std::pair(StageWork::kReduction, CommGroup::kData),
-                                      std::pair(StageWork::kGather, CommGroup::kData)}) {
-      const auto at = static_cast<std::size_t>(work);
-      const double idle_s =
-          median_of(lanes, [at](const SharedLane& lane) { return lane.idle_by_work_ns[at]; });
-      of_group(group).exposed_s += idle_s;
-      if (work == StageWork::kTransfer) of_group(group).transfer_s += idle_s;
-    }
+    groups[told_as(CommGroup::kPipeline)].transfer_s +=
+        median_of(lanes, [](const SharedLane& lane) {
+          return lane.idle_by_work_ns[static_cast<std::size_t>(StageWork::kTransfer)];
+        });
     return groups;
   }
 

@@ -40,7 +40,9 @@ struct OperationTimes {
 
 /// What a rank communicates in a step with the ranks of a group.
 struct GroupTimes {
-  double exposed_s = 0;   // in which nothing else runs; without waiting for messages
+  // In which nothing else runs, without waiting for messages: ranks' means in each step and their
+  // median. Medians of operations add up to less where now this one waits for long, now that one.
+  double exposed_s = 0;
   double transfer_s = 0;  // exposed or not
   double waiting_s = 0;   // for the last rank that takes part, or for a message to be sent
 };

@@ -334,6 +334,19 @@ TEST(TraceComparisonTest, CommunicationIsToldByGroup) {
 }
 
 // Two tensor groups: the second one has other work to do, whatever its ranks wait for.
+TEST(TraceComparisonTest, ExposedCommunicationCountsWaitsThatNoOperationHasOften) {
+  TraceMaker measured;
+  for (const std::int32_t step : {0, 1, 2}) {
+    for (const std::int32_t id : {0, 1, 2})
+      measured.slice(id, OpKind::kAllGather, 1000 * step + 100 * id, id == step ? 31 : 1, 0, step);
+  }
+  const StepSummary summary = summary_of(measured.trace);
+  EXPECT_NEAR(
+      summary.communication.groups[static_cast<std::size_t>(CommGroup::kData)].exposed_s * 1e6, 33,
+      1e-9);
+  EXPECT_NEAR(summary.operations.at(0).exposed_s * 1e6, 1, 1e-9);
+}
+
 TEST(TraceComparisonTest, RanksWaitForThoseOfTheirGroup) {
   TraceMaker measured;
   for (const std::int32_t rank : {0, 1, 2, 3}) {
