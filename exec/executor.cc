@@ -88,9 +88,13 @@ bool is_mark(const Op& op) {
   return op.kind == OpKind::kHostWork || (is_message && op.peer < 0);
 }
 
-bool has_shard_casts(const Schedule& schedule) {
-  return std::any_of(schedule.ops.begin(), schedule.ops.end(),
-                     [](const Op& op) { return op.kind == OpKind::kCastShard; });
+/// The units that casts of masters begin with: each reaches to the next one, as far as its chunk.
+std::set<std::int32_t> find_casts(const Schedule& schedule) {
+  std::set<std::int32_t> first_units;
+  for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+    if (op.kind == OpKind::kCastShard) first_units.insert(at.unit);
+  });
+  return first_units;
 }
 
 /// Ranks that own everything once between them.
@@ -156,7 +160,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
                 groups_.world->rank(), options.tracer),
       poison_(schedule_, sharding_, options.poison),
       first_micro_(first_micro_step(schedule_)),
-      casts_shards_(has_shard_casts(schedule_)) {
+      cast_units_(find_casts(schedule_)) {
   if (options_.ranges != nullptr) {
     for (const Op& op : schedule_.ops) {
       range_names_.push_back(fmt::format("{} {}", name_of(op.phase), name_of(op.kind)));

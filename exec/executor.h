@@ -217,7 +217,11 @@ class Executor {
   void run_update(const Op& op, const StepOptions& options);
   void sum_gradients();
   void update(const StepOptions& options);
-  void cast_owned(StreamId stream);
+  /// Of the units in [first, end).
+  void cast_owned(StreamId stream, std::int32_t first, std::int32_t end);
+  void cast_chunk(StreamId stream, std::int32_t first);
+  /// Where no step begins with casts, the compute copy is made when masters have changed.
+  void cast_changed();
 
   const Model model_;
   const Plan plan_;
@@ -264,7 +268,7 @@ class Executor {
   std::int64_t micro_step_ = -1;
   std::set<OpKind> updated_;  // chunks of a stage are updated at once, with the first one
   bool rehearses_ = false;
-  bool casts_shards_ = false;  // the schedule casts masters itself
+  const std::set<std::int32_t> cast_units_;  // which the schedule's own casts of masters begin with
 };
 
 }  // namespace shardwright::exec

@@ -56,7 +56,7 @@ void Executor::initialize(std::uint64_t seed) {
 }
 
 void Executor::parameters_changed() {
-  if (!casts_shards_) cast_owned(streams_[0]);
+  cast_changed();
   device_.synchronize();
 }
 

@@ -48,8 +48,7 @@ void Executor::update(const StepOptions& options) {
     device_.adamw(streams_[0], options.adamw, totals, segments, unit.gradient_sum,
                   unit.owned_master, unit.first_moment, unit.second_moment);
   }
-  // Where no step begins with a cast, the compute copy is the update's to make.
-  if (!casts_shards_) cast_owned(streams_[0]);
+  cast_changed();
 }
 
 LossSums Executor::evaluate(Batch batch) {
