@@ -67,9 +67,7 @@ CommunicationByGroup communication_by_group(const Schedule& schedule) {
   CommunicationByGroup sent;
   const auto add = [&](CommGroup group, double ranks, const CommunicationBytes& bytes,
                        double times) {
-    // Groups that divide the replicas are told as one.
-    const bool data = ranks > 1 && group <= CommGroup::kWorld;
-    sent[static_cast<std::size_t>(data ? CommGroup::kData : group)].add(bytes, times);
+    sent[static_cast<std::size_t>(ranks > 1 ? told_as(group) : group)].add(bytes, times);
   };
   for (const Section& section : schedule.sections) {
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;

@@ -221,8 +221,7 @@ struct Predictor::State {
     p.sent = communication_by_group(schedule);
     p.communication = sum_of(p.sent);
     for (std::size_t group = 0; group < p.exposed_s.size(); ++group) {
-      const bool data = group <= static_cast<std::size_t>(CommGroup::kWorld);
-      p.exposed_s[data ? static_cast<std::size_t>(CommGroup::kData) : group] +=
+      p.exposed_s[static_cast<std::size_t>(told_as(static_cast<CommGroup>(group)))] +=
           seconds_of(step.exposed_ns[group]);
     }
     const TimePrediction& t = p.time;

@@ -27,6 +27,12 @@ enum class CommGroup : std::uint8_t {
   kPipeline
 };
 inline constexpr int kCommGroups = 10;
+
+/// Those that divide the replicas are told as one.
+constexpr CommGroup told_as(CommGroup group) {
+  return group <= CommGroup::kWorld ? CommGroup::kData : group;
+}
+
 /// The word of a group, those that divide the replicas being one: "tensor", "context", "expert",
 /// "pipeline", "data".
 std::string_view name_of(CommGroup group);

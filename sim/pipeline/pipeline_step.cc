@@ -22,11 +22,6 @@ Nanoseconds scaled(Nanoseconds time, double factor) {
   return static_cast<Nanoseconds>(static_cast<double>(time) * factor);
 }
 
-/// Groups that divide the replicas are told as one.
-std::size_t told_as(std::size_t group) {
-  return group <= at(CommGroup::kWorld) ? at(CommGroup::kData) : group;
-}
-
 /// Moves `pass` towards `other` by that share of their difference.
 void blend(PassTime& pass, const PassTime& other, double share) {
   const PassTime before = pass;
@@ -296,7 +291,7 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
     add(all, backward);
     std::array<double, kCommGroups> exposed_s{};
     for (std::size_t g = 0; g < exposed_s.size(); ++g)
-      exposed_s[told_as(g)] += seconds_of(all.exposed_ns[g]);
+      exposed_s[at(told_as(static_cast<CommGroup>(g)))] += seconds_of(all.exposed_ns[g]);
     exposed_s[at(CommGroup::kPipeline)] +=
         seconds_of(pipeline.stages[static_cast<std::size_t>(stage)].transfers);
     exposed_s[at(CommGroup::kData)] +=

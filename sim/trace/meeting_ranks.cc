@@ -20,8 +20,7 @@ MeetingRanks::MeetingRanks(const StepTrace& trace) {
 std::int64_t MeetingRanks::group_of(const TracedOperation& operation, std::int32_t rank) {
   if (!mesh_ || !operation.group || rank < 0 || rank >= mesh_->ranks) return 0;
   // A trace does not tell those apart that divide the replicas.
-  const CommGroup group =
-      *operation.group <= CommGroup::kWorld ? CommGroup::kData : *operation.group;
+  const CommGroup group = told_as(*operation.group);
   const auto [at, fresh] = first_.try_emplace({group, rank}, 0);
   if (fresh) at->second = mesh_->members(group, rank).front();
   return at->second;

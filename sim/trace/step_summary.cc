@@ -262,16 +262,7 @@ class Summary {
     return passes > closed ? static_cast<double>(passes - closed) / static_cast<double>(passes) : 1;
   }
 
-  /// What a stage communicates in a moment of no operation, and in which group.
-  static constexpr std::array kStandsStillFor{
-      std::pair(StageWork::kTransfer, CommGroup::kPipeline),
-      std::pair(StageWork::kReduction, CommGroup::kData),
-      std::pair(StageWork::kGather, CommGroup::kData),
-  };
-
-  static std::size_t told_as(CommGroup group) {
-    return static_cast<std::size_t>(group <= CommGroup::kWorld ? CommGroup::kData : group);
-  }
+  static std::size_t at(CommGroup group) { return static_cast<std::size_t>(told_as(group)); }
 
   /// The group of an operation that communicates.
   static CommGroup group_of(const TracedOperation& operation) {
@@ -294,12 +285,14 @@ class Summary {
         const TracedOperation& operation = trace_.operations.at(id);
         if (!operation.communicates()) continue;
         const CommGroup group = group_of(operation);
-        exposed_ns[told_as(group)] +=
-            static_cast<double>(sums.exposed_ns) / traced_share(group, opened);
+        exposed_ns[at(group)] += static_cast<double>(sums.exposed_ns) / traced_share(group, opened);
       }
-      exposed_ns[told_as(meeting_.largest())] += static_cast<double>(lane.met_ns);
-      for (const auto& [work, group] : kStandsStillFor)
-        exposed_ns[told_as(group)] +=
+      exposed_ns[at(meeting_.largest())] += static_cast<double>(lane.met_ns);
+      // What a stage communicates in moments of no operation.
+      for (const auto& [work, group] : {std::pair(StageWork::kTransfer, CommGroup::kPipeline),
+                                        std::pair(StageWork::kReduction, CommGroup::kData),
+                                        std::pair(StageWork::kGather, CommGroup::kData)})
+        exposed_ns[at(group)] +=
             static_cast<double>(lane.idle_by_work_ns[static_cast<std::size_t>(work)]);
       for (std::size_t group = 0; group < exposed_ns.size(); ++group)
         of_steps[group][key.first].push_back(kSecondsPerNs * exposed_ns[group]);
@@ -324,18 +317,17 @@ class Summary {
       const TracedOperation& operation = times.operation;
       if (operation.stage != stage) continue;
       if (operation.kind == OpKind::kGradientNorm)
-        groups[told_as(meeting_.largest())].waiting_s += times.awaited_s;
+        groups[at(meeting_.largest())].waiting_s += times.awaited_s;
       // A message is counted where it is received.
       if (!operation.communicates() || operation.kind == OpKind::kSend) continue;
       const CommGroup group = group_of(operation);
       const double share = traced_share(group, opened);
-      groups[told_as(group)].transfer_s += times.transfer_s / share;
-      groups[told_as(group)].waiting_s += times.waiting_s() / share;
+      groups[at(group)].transfer_s += times.transfer_s / share;
+      groups[at(group)].waiting_s += times.waiting_s() / share;
     }
-    groups[told_as(CommGroup::kPipeline)].transfer_s +=
-        median_of(lanes, [](const SharedLane& lane) {
-          return lane.idle_by_work_ns[static_cast<std::size_t>(StageWork::kTransfer)];
-        });
+    groups[at(CommGroup::kPipeline)].transfer_s += median_of(lanes, [](const SharedLane& lane) {
+      return lane.idle_by_work_ns[static_cast<std::size_t>(StageWork::kTransfer)];
+    });
     return groups;
   }
 
