@@ -217,9 +217,8 @@ class Executor {
   void run_update(const Op& op, const StepOptions& options);
   void sum_gradients();
   void update(const StepOptions& options);
-  /// Of the units in [first, end).
-  void cast_owned(StreamId stream, std::int32_t first, std::int32_t end);
-  void cast_chunk(StreamId stream, std::int32_t first);
+  /// Of the chunk that begins with that unit: other ranks may be gathering what was cast before.
+  void cast_owned(StreamId stream, std::int32_t first);
   /// Where no step begins with casts, the compute copy is made when masters have changed.
   void cast_changed();
 

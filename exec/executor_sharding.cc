@@ -10,7 +10,7 @@ void Executor::run_sharding(const OpInstance& at, const Op& op) {
   const std::int32_t unit = schedule_.target(op, at.unit);
   switch (op.kind) {
     case OpKind::kCastShard:
-      return cast_chunk(stream, at.unit);
+      return cast_owned(stream, at.unit);
     case OpKind::kAllGather:
       return gather(unit, stream);
     case OpKind::kCastGradient:
@@ -32,7 +32,9 @@ void Executor::run_sharding(const OpInstance& at, const Op& op) {
   }
 }
 
-void Executor::cast_owned(StreamId stream, std::int32_t first, std::int32_t end) {
+void Executor::cast_owned(StreamId stream, std::int32_t first) {
+  const auto next = cast_units_.upper_bound(first);
+  const std::int32_t end = next != cast_units_.end() ? *next : layout_.units();
   for (std::int32_t u = first; u < end; ++u) {
     const UnitMemory& unit = sharding_.unit(u);
     if (unit.owned_master.data == unit.owned_source.data) continue;
@@ -40,14 +42,8 @@ void Executor::cast_owned(StreamId stream, std::int32_t first, std::int32_t end)
   }
 }
 
-// Of this chunk only: other ranks may be gathering those that were cast before.
-void Executor::cast_chunk(StreamId stream, std::int32_t first) {
-  const auto next = cast_units_.upper_bound(first);
-  cast_owned(stream, first, next != cast_units_.end() ? *next : layout_.units());
-}
-
 void Executor::cast_changed() {
-  if (cast_units_.empty()) cast_owned(streams_[0], 0, layout_.units());
+  if (cast_units_.empty()) cast_owned(streams_[0], 0);
 }
 
 void Executor::gather(std::int32_t u, StreamId stream) {
