@@ -333,7 +333,6 @@ TEST(TraceComparisonTest, CommunicationIsToldByGroup) {
   EXPECT_NEAR(m.waiting_s * 1e6, 2, 1e-9);  // the median of 4 and 0
 }
 
-// Two tensor groups: the second one has other work to do, whatever its ranks wait for.
 TEST(TraceComparisonTest, ExposedCommunicationCountsWaitsThatNoOperationHasOften) {
   TraceMaker measured;
   for (const std::int32_t step : {0, 1, 2}) {
@@ -347,6 +346,7 @@ TEST(TraceComparisonTest, ExposedCommunicationCountsWaitsThatNoOperationHasOften
   EXPECT_NEAR(summary.operations.at(0).exposed_s * 1e6, 1, 1e-9);
 }
 
+// Two tensor groups: the second one has other work to do, whatever its ranks wait for.
 TEST(TraceComparisonTest, RanksWaitForThoseOfTheirGroup) {
   TraceMaker measured;
   for (const std::int32_t rank : {0, 1, 2, 3}) {
