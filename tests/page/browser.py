@@ -152,13 +152,13 @@ class Page:
         """The whole page, not only what the window shows and the browser therefore draws."""
         self.js("document.head.append(Object.assign(document.createElement('style'), {textContent: '#answers section {content-visibility: visible !important}'}))")
         self.driver.execute_async_script("const [done] = arguments; requestAnimationFrame(() => requestAnimationFrame(done));")
-        shot = before = None
+        shots = []
         end = time.monotonic() + 20
-        while (shot is None or shot != before) and time.monotonic() < end:  # what was not in the window is drawn late, tile by tile
-            before = shot
+        # What was not in the window is drawn late, tile by tile: the last three have to be the same.
+        while (len(shots) < 3 or len(set(shots[-3:])) > 1) and time.monotonic() < end:
             time.sleep(0.25)
-            shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})["data"]
-        path.write_bytes(base64.b64decode(shot))
+            shots.append(self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})["data"])
+        path.write_bytes(base64.b64decode(shots[-1]))
 
     def printed(self, width_in=8.5, height_in=11):
         """What stands in the window on paper: the PDF and how many sheets it has."""

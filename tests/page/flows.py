@@ -22,15 +22,10 @@ class Flows:
                 self.page.picture(path)
                 wide = self.page.js("return document.documentElement.scrollWidth")
                 assert wide <= width, f"{name} is {wide} pixels wide on a window of {width}"
+                seen = looks.look(self.page, path)
                 if self.remember:
-                    looks.remember(title, looks.look(self.page, path))
-                known = looks.all_known()[title]
-                for _ in range(3):  # a tile that the browser had not drawn yet is no other look
-                    found = looks.differences(known, looks.look(self.page, path))
-                    if not found:
-                        break
-                    time.sleep(2)
-                    self.page.picture(path)
+                    looks.remember(title, seen)
+                found = looks.differences(looks.all_known()[title], seen)
                 assert not found, f"{title}: {'; '.join(found)} (if that is meant: --remember)"
         self.page.resize(1280, 900)
 
