@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host/isa.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+
+#include "sim/core/base/error.h"
+
 namespace shardwright::kernels::host {
 
 std::string_view name_of(Isa isa) {
@@ -52,7 +59,16 @@ std::vector<Isa> supported_isas() {
 }
 
 Isa best_isa() {
-  return supported_isas().back();
+  const std::vector<Isa> isas = supported_isas();
+  const char* name = std::getenv("SHARDWRIGHT_ISA");
+  if (name == nullptr || *name == '\0') return isas.back();
+  std::vector<std::string_view> names;
+  for (const Isa isa : isas) {
+    if (name_of(isa) == name) return isa;
+    names.push_back(name_of(isa));
+  }
+  throw Error(fmt::format("SHARDWRIGHT_ISA is '{}', expected what this processor has: {}", name,
+                          fmt::join(names, ", ")));
 }
 
 }  // namespace shardwright::kernels::host

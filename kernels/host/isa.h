@@ -23,6 +23,7 @@ std::optional<Isa> isa_from(std::string_view name);
 bool supported(Isa isa);
 /// The supported ones, slowest first.
 std::vector<Isa> supported_isas();
+/// The fastest supported one, or the one that the environment names in SHARDWRIGHT_ISA.
 Isa best_isa();
 
 }  // namespace shardwright::kernels::host

@@ -96,5 +96,14 @@ TEST(Isa, NamesAreRead) {
   EXPECT_EQ(supported_isas().back(), best_isa());
 }
 
+TEST(Isa, TheEnvironmentNamesTheOneToUse) {
+  setenv("SHARDWRIGHT_ISA", "baseline", 1);
+  EXPECT_EQ(Parallel(1).isa(), Isa::kBaseline);
+  setenv("SHARDWRIGHT_ISA", "neon", 1);
+  EXPECT_THROW(best_isa(), Error);
+  unsetenv("SHARDWRIGHT_ISA");
+  EXPECT_EQ(best_isa(), supported_isas().back());
+}
+
 }  // namespace
 }  // namespace shardwright::kernels::host
