@@ -17,6 +17,7 @@
 #include "cli/bill_of_materials.h"
 #include "cli/build_info.h"
 #include "cli/flags/command_line.h"
+#include "cli/mcp/server.h"
 #include "cli/render/text/text.h"
 #include "cli/streams.h"
 #include "cli/verbs/verbs.h"

@@ -10,10 +10,6 @@
 
 namespace shardwright::cli {
 
-/// The environment variable by which a server restricts its tools: files are read below this folder
-/// and where the shipped data are, nowhere else.
-inline constexpr const char* kReadRoot = "SHARDWRIGHT_READ_ROOT";
-
 /// Never throws. Errors are one sentence on stderr; the result is the process's exit code.
 /// `absent` names verbs that this build leaves out: asking for one is told apart from a typing
 /// error.

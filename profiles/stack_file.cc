@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "profiles/data_file.h"
-#include "profiles/ledger/release_date.h"
 #include "profiles/parallel_fields.h"
+#include "profiles/release_date.h"
 #include "profiles/stack_ranges.h"
 
 namespace shardwright::profiles {

@@ -5,7 +5,7 @@
 #include "cli/export/torchtitan_options.h"
 #include "profiles/ledger/software_settings.h"
 #include "sim/core/base/error.h"
-#include "sim/pipeline/stages.h"
+#include "sim/program/stages.h"
 
 namespace shardwright::cli {
 namespace {

@@ -14,6 +14,10 @@
 
 namespace shardwright::cli {
 
+/// The environment variable by which a server restricts its tools: files are read below this folder
+/// and where the shipped data are, nowhere else.
+inline constexpr const char* kReadRoot = "SHARDWRIGHT_READ_ROOT";
+
 /// Until the input of `in_fd` ends. `send` gets each answer, without its newline. A call that takes
 /// longer than the limit is ended and answered with a sentence.
 void serve_mcp(const std::vector<McpTool>& tools, int in_fd, double time_limit_s,

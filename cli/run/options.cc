@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "cli/build_info.h"
-#include "cli/measure/host_profile.h"
+#include "cli/machine/host_profile.h"
 #include "cli/run/plan.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"

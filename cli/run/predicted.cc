@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cli/measure/host_profile.h"
+#include "cli/machine/host_profile.h"
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/trained_precision.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "cli/measure/host_profile.h"
+#include "cli/machine/host_profile.h"
 #include "cli/run/nccl.h"
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cli/mcp/server.h"
-#include "cli/program.h"
 #include "cli/verbs/outward.h"
 #include "sim/core/base/check.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cli/machine/execution.h"
-#include "cli/measure/host_profile.h"
+#include "cli/machine/host_profile.h"
 #include "cli/measure/measure_model.h"
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"

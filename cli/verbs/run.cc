@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cli/interrupt.h"
-#include "cli/measure/host_profile.h"
+#include "cli/machine/host_profile.h"
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
-#include "profiles/ledger/release_date.h"
+#include "profiles/release_date.h"
 #include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {

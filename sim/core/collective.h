@@ -51,6 +51,10 @@ struct DispatchShape {
   double busiest = 1;  ///< rows that the rank with most of them gets, over the mean
 };
 
+/// Expected number of distinct places, out of n, that hold a token's k experts out of E, with
+/// balanced routing: n (1 - C(E - E/n, k) / C(E, k)). `places` must divide `experts`.
+double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places);
+
 struct CollectiveWork {
   CommGroup group = CommGroup::kTensor;
   Collective kind = Collective::kAllGather;

@@ -25,15 +25,6 @@ double busiest_domain(const DispatchShape& shape) {
 
 }  // namespace
 
-double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places) {
-  const double here = real(experts) / real(places);
-  double none = 1;  // of the experts of one place is chosen
-  for (std::int64_t i = 0; i < per_token; ++i) {
-    none *= std::max(0.0, real(experts - i) - here) / real(experts - i);
-  }
-  return real(places) * (1 - none);
-}
-
 DispatchCost exchange_cost(const profiles::ExchangeParams& params, const DispatchShape& shape,
                            double nic_bytes_per_s) {
   DispatchCost cost;

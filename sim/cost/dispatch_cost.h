@@ -3,8 +3,7 @@
 //
 // NCCL's all-to-all sends a row for each of a token's experts. Kernels made for experts (DeepEP,
 // HybridEP) send a token once to each rank that NVLink reaches and once to each further domain,
-// where it is passed on. The expected number of distinct places of k experts out of E over n places
-// is n (1 - C(E - E/n, k) / C(E, k)), with balanced routing.
+// where it is passed on (distinct_places in sim/core/collective.h).
 //
 //     all-to-all     t = base + c sqrt(x) + x / bandwidth, or y / NIC where that takes longer
 //     rank by rank   t = t0 + token_s tokens / SMs + max(x / min(SMs rate, link), y / NIC)
@@ -20,9 +19,6 @@
 #include "sim/core/collective.h"
 
 namespace shardwright::sim {
-
-/// Distinct places of a token's experts; `places` must divide `experts`.
-double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places);
 
 struct DispatchCost {
   double time_s = 0;

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "sim/memory/memory.h"
-#include "sim/pipeline/pass_parts.h"
+#include "sim/strategies/pass_parts.h"
 
 namespace shardwright::sim {
 

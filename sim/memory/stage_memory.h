@@ -12,8 +12,8 @@
 #include "profiles/profile.h"
 #include "sim/core/layout.h"
 #include "sim/memory/memory.h"
-#include "sim/pipeline/stages.h"
 #include "sim/program/program_cache.h"
+#include "sim/program/stages.h"
 
 namespace shardwright::sim {
 

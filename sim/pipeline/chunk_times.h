@@ -15,9 +15,9 @@
 #include "sim/core/schedule.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/engine.h"
-#include "sim/explain/host_regime.h"
-#include "sim/pipeline/pass_parts.h"
+#include "sim/engine/host_regime.h"
 #include "sim/strategies/lower.h"
+#include "sim/strategies/pass_parts.h"
 
 namespace shardwright::sim {
 

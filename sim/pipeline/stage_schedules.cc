@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "sim/pipeline/completes.h"
-#include "sim/pipeline/pass_parts.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
+#include "sim/strategies/pass_parts.h"
 
 namespace shardwright::sim {
 namespace {

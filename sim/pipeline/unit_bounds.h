@@ -16,9 +16,9 @@
 #include "sim/core/units.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/engine.h"
-#include "sim/pipeline/stages.h"
 #include "sim/program/layer_program.h"
 #include "sim/program/list_key.h"
+#include "sim/program/stages.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "profiles/ledger/software_settings.h"
-#include "sim/cost/dispatch_cost.h"
+#include "sim/core/collective.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/real.h"
 

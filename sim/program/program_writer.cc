@@ -6,9 +6,9 @@
 
 #include "profiles/ledger/software_settings.h"
 #include "sim/core/base/check.h"
-#include "sim/memory/optimizer_state.h"
 #include "sim/program/gradient_type.h"
 #include "sim/program/low_precision.h"
+#include "sim/program/optimizer_state.h"
 #include "sim/program/real.h"
 
 namespace shardwright::sim {

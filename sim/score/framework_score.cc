@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "profiles/ledger/release_date.h"
+#include "profiles/release_date.h"
 
 namespace shardwright::sim {
 namespace {

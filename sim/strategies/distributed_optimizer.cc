@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/memory/optimizer_state.h"
+#include "sim/program/optimizer_state.h"
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"

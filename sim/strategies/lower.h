@@ -10,8 +10,8 @@
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
-#include "sim/pipeline/stages.h"
 #include "sim/program/layer_program.h"
+#include "sim/program/stages.h"
 
 namespace shardwright::sim {
 

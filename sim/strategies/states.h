@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "sim/memory/optimizer_state.h"
 #include "sim/program/adapters.h"
 #include "sim/program/gradient_type.h"
 #include "sim/program/low_precision.h"
+#include "sim/program/optimizer_state.h"
 #include "sim/strategies/step_writer.h"
 
 namespace shardwright::sim {

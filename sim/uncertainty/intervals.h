@@ -5,7 +5,9 @@
 
 #include <string>
 
-#include "sim/predict.h"
+#include "profiles/profile.h"
+#include "sim/core/model.h"
+#include "sim/prediction.h"
 
 namespace shardwright::sim {
 

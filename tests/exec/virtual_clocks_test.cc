@@ -12,7 +12,7 @@
 #include "sim/core/pipeline_shape.h"
 #include "sim/engine/engine.h"
 #include "sim/pipeline/recurrence.h"
-#include "sim/pipeline/stages.h"
+#include "sim/program/stages.h"
 #include "sim/trace/measured_passes.h"
 #include "tests/exec/joint_walk.h"
 #include "tests/exec/staged_training.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards profiles/ledger/release_date.h: the dates that names of releases tell.
-#include "profiles/ledger/release_date.h"
+// Guards profiles/release_date.h: the dates that names of releases tell.
+#include "profiles/release_date.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "sim/core/base/error.h"
-#include "sim/pipeline/pass_parts.h"
 #include "sim/pipeline/stage_schedules.h"
 #include "sim/schedules/stage_actions.h"
+#include "sim/strategies/pass_parts.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {

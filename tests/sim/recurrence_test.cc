@@ -7,9 +7,9 @@
 
 #include "profiles/profile.h"
 #include "sim/core/hf/config.h"
-#include "sim/pipeline/stages.h"
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"
+#include "sim/program/stages.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/hybrid_plans.h"
 #include "tests/support/expect_error.h"

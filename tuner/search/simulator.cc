@@ -3,7 +3,6 @@
 
 #include "sim/check_modelled.h"
 #include "sim/cost/scale.h"
-#include "sim/stages_of_step.h"
 
 namespace shardwright::tuner {
 

@@ -11,7 +11,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/rack.h"
 #include "sim/core/units.h"
-#include "sim/pipeline/stages.h"
+#include "sim/program/stages.h"
 #include "tuner/search/dimensions.h"
 #include "tuner/search/simulator.h"
 
@@ -105,7 +105,7 @@ class Writer {
     if (pp == 1 || !interleaves || !given_.pp_layout.value_or("").empty()) return {1};
     std::vector<std::int64_t> result;
     if (!given_.pp_schedule) result.push_back(1);
-    // Embedding and head count as a layer each where that divides (sim/pipeline/stages.h).
+    // Embedding and head count as a layer each where that divides (sim/program/stages.h).
     for (std::int64_t v = 2; v * pp <= model_.layers + 2; ++v) {
       const std::int64_t parts = v * pp;
       const bool evenly = model_.layers % parts == 0 || (model_.layers + 2) % parts == 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/pipeline/pass_parts.h"
+#include "sim/strategies/pass_parts.h"
 
 #include <algorithm>
 #include <iterator>

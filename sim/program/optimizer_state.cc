@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/memory/optimizer_state.h"
+#include "sim/program/optimizer_state.h"
 
 #include <algorithm>
 

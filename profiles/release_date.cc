@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/ledger/release_date.h"
+#include "profiles/release_date.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/measure/host_profile.h"
+#include "cli/machine/host_profile.h"
 
 #include "cli/machine/processor.h"
 #include "profiles/cost_fields.h"

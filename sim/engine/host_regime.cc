@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/explain/host_regime.h"
+#include "sim/engine/host_regime.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/pipeline/stages.h"
+#include "sim/program/stages.h"
 
 #include <fmt/core.h>
 
