@@ -94,12 +94,7 @@ check_format() {
 configure() {
   local preset=$1 log
   shift
-  # A build folder that exists stays as it was made. A new one compiles the files of a folder together, which halves
-  # the work; the preset gpu, which has time, sees to it that each file compiles alone, too.
-  if [ ! -e "build/$preset/CMakeCache.txt" ]; then
-    if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
-    if [ "$preset" != gpu ]; then set -- -DSHARDWRIGHT_UNITY=ON "$@"; fi
-  fi
+  if [ ! -e "build/$preset/CMakeCache.txt" ] && command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
   say "Configuring build/$preset"
   log=$(mktemp)
   if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
@@ -122,4 +117,10 @@ build() {
   say "Building with $jobs jobs"
   cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"} >&2 ||
     die 1 "the build in build/$preset failed; the first error is above."
+}
+
+# heavy_tests: an expression for ctest of the tests that took more than three seconds of one machine's processor
+# (tests/heavy.txt, which scripts/nightly tests records).
+heavy_tests() {
+  awk '!/^#/ {gsub(/[].[+*()?^$|\\]/, "[&]", $1); printf "%s%s", (seen++ ? "|" : "^("), $1} END {print seen ? ")$" : "^$"}' tests/heavy.txt
 }

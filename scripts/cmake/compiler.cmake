@@ -55,26 +55,26 @@ function(shardwright_optimize target level)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O${level}>)
 endfunction()
 
-# shardwright_unity(TARGET [FILES]): with SHARDWRIGHT_UNITY, files of one target are compiled together, about FILES (32)
-# at a time, in pieces of one size. Most of the time of a small file goes into the headers of the standard library, fmt
-# and JSON and into what they instantiate, which then is done once for all of them: of core 58 s in pieces of 16, 48 s
-# in pieces of 34. So no two files of a room may name a helper alike.
+# shardwright_unity(TARGET): with SHARDWRIGHT_UNITY, the files of one folder are compiled together, however many there are:
+# most of the time of a small file goes into the headers of the standard library, fmt and JSON and into what they
+# instantiate, which then is done once for all of them. So no two files of a folder may name a helper alike.
 function(shardwright_unity target)
   if(NOT SHARDWRIGHT_UNITY)
     return()
   endif()
-  set(files ${ARGN} 32)
-  list(GET files 0 files)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.(cc|cu)$")
-  list(LENGTH sources count)
-  math(EXPR pieces "(${count} + ${files} / 2) / ${files}")
-  if(pieces GREATER 1)
-    math(EXPR files "(${count} + ${pieces} - 1) / ${pieces}")
-  else()
-    set(files 0)  # all
-  endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
+  foreach(source IN LISTS sources)
+    get_filename_component(folder "${source}" DIRECTORY)
+    file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${folder}")
+    if(IS_ABSOLUTE "${source}")
+      get_filename_component(folder "${source}" DIRECTORY)
+      file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${folder}")
+    endif()
+    string(MAKE_C_IDENTIFIER "${folder}" folder)
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${folder})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   # A type with members of an unnamed namespace is warned of where the file is not the one that is compiled: here all.
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
 endfunction()

@@ -14,7 +14,7 @@
 namespace shardwright {
 namespace {
 
-constexpr std::string_view kSchema = "shardwright.expert-load/1.0";
+constexpr std::string_view kLoadSchema = "shardwright.expert-load/1.0";
 
 /// Of the largest of `count` numbers that a standard normal distribution gives.
 double expected_largest(std::int64_t count) {
@@ -32,8 +32,8 @@ double expected_largest(std::int64_t count) {
 ExpertLoad::Layers read_layers(const std::string& path) {
   const JsonFile file = JsonFile::load(path);
   const JsonReader root = file.root();
-  if (root.require<std::string>("schema") != kSchema) {
-    root.fail("schema", fmt::format("\"{}\"", kSchema));
+  if (root.require<std::string>("schema") != kLoadSchema) {
+    root.fail("schema", fmt::format("\"{}\"", kLoadSchema));
   }
   ExpertLoad::Layers layers;
   for (const JsonReader& layer : root.require_array("layers")) {
