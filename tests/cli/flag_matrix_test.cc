@@ -355,7 +355,7 @@ const std::vector<Words>& tuned_flags() {
   return all;
 }
 
-/// Whether all searches are made (scripts/slow_checks flags), not only a third of them.
+/// Whether all searches are made (scripts/nightly flags), not only a third of them.
 bool makes_all_searches() {
   return std::getenv("SHARDWRIGHT_ALL_SEARCHES") != nullptr;
 }

@@ -245,7 +245,7 @@ const std::vector<Mutation> kMutations = {
     {kTotals, "div.rn.f64", 0, swapped(1, 2)},
 };
 
-// Of kernels whose PTX is made for scripts/slow_checks.
+// Of kernels whose PTX is made for scripts/nightly.
 const std::vector<Mutation> kSlowMutations = {
     {kFlash, kMma, 0, swapped(4, 5)},
     {kFlash, kMma, 63, swapped(8, 9)},
