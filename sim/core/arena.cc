@@ -10,10 +10,6 @@ namespace shardwright {
 
 namespace {
 
-constexpr Bytes aligned(Bytes bytes) {
-  return round_up(bytes, kArenaAlignment);
-}
-
 /// First-fit packing of the tensors that live inside one pass.
 class Scratch {
  public:

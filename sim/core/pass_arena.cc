@@ -14,10 +14,6 @@ namespace shardwright {
 
 namespace {
 
-constexpr Bytes aligned(Bytes bytes) {
-  return round_up(bytes, kArenaAlignment);
-}
-
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 /// One tensor of one pass: from the operation of the step that acquires it to the one that is done

@@ -11,6 +11,10 @@
 
 namespace shardwright {
 
+constexpr Bytes aligned(Bytes bytes) {
+  return round_up(bytes, kArenaAlignment);
+}
+
 /// Of a schedule with passes.
 ArenaPlan plan_pass_arena(const Schedule& schedule);
 

@@ -11,7 +11,7 @@
 namespace {
 
 using namespace shardwright;
-namespace made = sim::testing;
+namespace made = sim::synthetic;
 
 std::vector<profiles::Observation> design() {
   std::vector<profiles::Observation> list;

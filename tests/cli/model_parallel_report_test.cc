@@ -23,7 +23,7 @@ using testing::shardwright;
 using testing::temp_path;
 using Words = std::vector<std::string>;
 
-Words with(Words arguments, const Words& more) {
+Words joined(Words arguments, const Words& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -35,7 +35,7 @@ const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100",
 
 TEST(ModelParallelReport, ShowsThePipelineMemoryByStageAndTimeByCause) {
   const ProgramResult result =
-      shardwright(with(with({"report"}, kPlan), {"--out", temp_path("stages.html")}));
+      shardwright(joined(joined({"report"}, kPlan), {"--out", temp_path("stages.html")}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::string page = get(temp_path("stages.html"));
   for (const char* words : {"The pipeline", "stage 3", "bubble: waits for other stages",
@@ -75,19 +75,20 @@ TEST(ModelParallelReport, AStepOfVeryManyPassesStaysSmall) {
 
 TEST(ModelParallelReport, StrategiesShareATrace) {
   const Words plan = {"predict", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
-  const ProgramResult mixed =
-      shardwright(with(plan, {"--stack", "torch-compile", "--strategy",
-                              "fsdp2,distributed-optimizer", "--trace", temp_path("mixed.json")}));
+  const ProgramResult mixed = shardwright(
+      joined(plan, {"--stack", "torch-compile", "--strategy", "fsdp2,distributed-optimizer",
+                    "--trace", temp_path("mixed.json")}));
   EXPECT_EQ(mixed.exit_code, 0) << mixed.err;
   const ProgramResult two = shardwright(
-      with(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
-                  "distributed-optimizer,ddp", "--trace", temp_path("two.json")}));
+      joined(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
+                    "distributed-optimizer,ddp", "--trace", temp_path("two.json")}));
   ASSERT_EQ(two.exit_code, 0) << two.err;
   EXPECT_THAT(get(temp_path("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
 }
 
 TEST(ModelParallelReport, ExplanationNamesWhatTheBusiestStageWaitsFor) {
-  const ProgramResult result = shardwright(with(with({"predict"}, kPlan), {"--explain", "--json"}));
+  const ProgramResult result =
+      shardwright(joined(joined({"predict"}, kPlan), {"--explain", "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json document = nlohmann::json::parse(result.out);
   std::vector<std::string> named;

@@ -27,7 +27,7 @@ using shardwright::testing::temp_path;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const Words kPlan = {
+const Words kTracedPlan = {
     "--model", "llama-3.2-1b", "--cluster", "dgx-h100",     "--gpus", "8",         "--tp",
     "2",       "--pp",         "2",         "--grad-accum", "4",      "--seq-len", "4096"};
 
@@ -41,7 +41,7 @@ ProgramResult done(Words words, const Words& more = {}) {
 /// The prediction, whose trace is written.
 json traced(const std::string& path, const Words& more = {}) {
   Words words = {"predict", "--json", "--trace", path};
-  words.insert(words.end(), kPlan.begin(), kPlan.end());
+  words.insert(words.end(), kTracedPlan.begin(), kTracedPlan.end());
   return json::parse(done(words, more).out);
 }
 
@@ -177,7 +177,7 @@ TEST(StageTrace, ReportsDrawItWithAndWithoutItsPlan) {
   EXPECT_THAT(alone, HasSubstr("The pipeline"));
   EXPECT_THAT(alone, HasSubstr("One layer of stage 1"));
   Words beside = {"report", "--measured", path, "--out", temp_path("both.html")};
-  beside.insert(beside.end(), kPlan.begin(), kPlan.end());
+  beside.insert(beside.end(), kTracedPlan.begin(), kTracedPlan.end());
   done(beside);
   const std::string both = get(temp_path("both.html"));
   EXPECT_THAT(both, HasSubstr("Predicted and measured"));

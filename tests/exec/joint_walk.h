@@ -50,7 +50,7 @@ class JointWalk {
   }
 
  private:
-  using Instruction = sim::testing::Instruction;
+  using Instruction = sim::reference::Instruction;
   using Kind = Instruction::Kind;
   /// Where an event is recorded, messages for those who will wait for it.
   using Group = std::vector<Instruction>;
@@ -227,7 +227,7 @@ class JointWalk {
     int norms_ = 0, waits_ = 0;
   };
 
-  sim::testing::JointEngine engine_;
+  sim::reference::JointEngine engine_;
   std::vector<std::int64_t> streams_, first_actor_;
   bool completes_ = false;
 };

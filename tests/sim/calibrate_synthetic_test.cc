@@ -16,10 +16,10 @@ namespace {
 
 using profiles::CostGroup;
 using profiles::Observation;
-using testing::attention;
-using testing::collective;
-using testing::memory;
-using testing::product;
+using synthetic::attention;
+using synthetic::collective;
+using synthetic::memory;
+using synthetic::product;
 
 constexpr int kTrials = 200;
 constexpr double kLevel = 0.95;
@@ -76,8 +76,8 @@ TEST_P(SyntheticTruth, LiesInTheStatedIntervals) {
   double before = 0, after = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     std::mt19937 random(static_cast<unsigned>(1000 + trial));
-    EditableProfile truth(testing::moved(base, group, 0.6, random));
-    const auto rows = rows_of(testing::timed(truth.profile(), design, 5, random)).rows;
+    EditableProfile truth(synthetic::moved(base, group, 0.6, random));
+    const auto rows = rows_of(synthetic::timed(truth.profile(), design, 5, random)).rows;
     EditableProfile fitted(base);
     const GroupFit fit = fit_group(fitted, group, targets_of(rows, group), sharing_of(base, rows),
                                    {.held_out = false});
@@ -120,8 +120,8 @@ const FittedValue& value_of(const GroupFit& fit, const std::string& path) {
 GroupFit fit_to(const std::vector<Observation>& design, CostGroup group, double moved_by) {
   const profiles::Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(7);
-  EditableProfile truth(testing::moved(base, group, moved_by, random));
-  const auto rows = rows_of(testing::timed(truth.profile(), design, 9, random)).rows;
+  EditableProfile truth(synthetic::moved(base, group, moved_by, random));
+  const auto rows = rows_of(synthetic::timed(truth.profile(), design, 9, random)).rows;
   EditableProfile fitted(base);
   return fit_group(fitted, group, targets_of(rows, group), sharing_of(base, rows));
 }
@@ -158,7 +158,7 @@ TEST(Calibrate, LeavesAValueWithoutEvidenceAsItIsToTheLastBit) {
 TEST(Calibrate, CountsOperationsNotTimings) {
   const profiles::Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(3);
-  const auto rows = rows_of(testing::timed(base, {product(4096, 4096, 4096)}, 1000, random)).rows;
+  const auto rows = rows_of(synthetic::timed(base, {product(4096, 4096, 4096)}, 1000, random)).rows;
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows.front().count, 1000);
   EditableProfile fitted(base);
@@ -179,7 +179,7 @@ TEST(Calibrate, TakesTheLeastOverRanksOfACollective) {
   const profiles::Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(5);
   const Observation gather = collective(OpKind::kAllGather, 64 << 20, 8);
-  auto set = testing::timed(base, {gather}, 20, random, {0.001, 0, 5e-3});
+  auto set = synthetic::timed(base, {gather}, 20, random, {0.001, 0, 5e-3});
   const auto rows = rows_of(set).rows;
   ASSERT_EQ(rows.size(), 1u);
   const double truly = RowTimes(base, {}).alone_s(rows.front());
@@ -194,7 +194,7 @@ TEST(Calibrate, TakesTheLeastOverRanksOfACollective) {
 TEST(Calibrate, LeavesOutImpossibleTimingsAndSaysSo) {
   const profiles::Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(11);
-  auto set = testing::timed(base, design_of(CostGroup::kProducts), 1, random);
+  auto set = synthetic::timed(base, design_of(CostGroup::kProducts), 1, random);
   const std::size_t good = rows_of(set).rows.size();
   std::uniform_int_distribution<int> pick(0, 9);
   const double values[] = {0, -1, NAN, INFINITY, -INFINITY, 1e300, 1e-300, 5e-324, -0.0, 1e6};

@@ -77,13 +77,13 @@ std::vector<Observation> design(const Profile& profile) {
   for (const Observation& o : operations_of(profile, small_plan(512, 1))) list.push_back(o);
   for (const Observation& o : operations_of(profile, small_plan(4096, 4))) list.push_back(o);
   for (std::int64_t bytes = 1 << 16; bytes <= 1 << 30; bytes *= 4) {
-    list.push_back(testing::collective(OpKind::kAllGather, bytes, 8));
-    list.push_back(testing::collective(OpKind::kReduceScatter, bytes, 8));
+    list.push_back(synthetic::collective(OpKind::kAllGather, bytes, 8));
+    list.push_back(synthetic::collective(OpKind::kReduceScatter, bytes, 8));
   }
   for (int i = 0; i < 4; ++i) {
-    list.push_back(testing::launch(Phase::kForward));
-    list.push_back(testing::launch(Phase::kBackward));
-    list.push_back(testing::launch(Phase::kPrepare, 0));
+    list.push_back(synthetic::launch(Phase::kForward));
+    list.push_back(synthetic::launch(Phase::kBackward));
+    list.push_back(synthetic::launch(Phase::kPrepare, 0));
   }
   return list;
 }
@@ -92,7 +92,7 @@ Profile unknown_machine(const Profile& base, std::mt19937& random) {
   Profile truth = base;
   for (const CostGroup group : {CostGroup::kProducts, CostGroup::kAttention, CostGroup::kMemory,
                                 CostGroup::kCollectives, CostGroup::kHost}) {
-    truth = testing::moved(truth, group, 0.5, random);
+    truth = synthetic::moved(truth, group, 0.5, random);
   }
   return truth;
 }
@@ -111,7 +111,7 @@ TEST(Calibrate, PredictsOtherPlansWithinIntervalsThatHaveShrunk) {
   for (unsigned trial = 0; trial < 12; ++trial) {
     std::mt19937 random(100 + trial);
     const Profile truth = unknown_machine(base, random);
-    const auto rows = rows_of(testing::timed(truth, design(base), 4, random)).rows;
+    const auto rows = rows_of(synthetic::timed(truth, design(base), 4, random)).rows;
     CalibrationResult result = calibrate(base, rows);
     for (const auto& [seq_len, micro_batch] :
          {std::pair{1024, 1}, {1024, 4}, {3072, 1}, {8192, 1}}) {
@@ -138,7 +138,7 @@ TEST(Calibrate, PredictsOtherPlansWithinIntervalsThatHaveShrunk) {
 TEST(Calibrate, KeepsMeasuredProductsAndUsesThem) {
   const Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(2);
-  auto set = testing::timed(base, {testing::product(3000, 5000, 7000)}, 5, random, {0, 0, 0});
+  auto set = synthetic::timed(base, {synthetic::product(3000, 5000, 7000)}, 5, random, {0, 0, 0});
   for (Observation& o : set.observations) o.seconds *= 1.7;
   const CalibrationResult result = calibrate(base, rows_of(set).rows);
   ASSERT_EQ(result.products.size(), 1u);
@@ -156,7 +156,7 @@ TEST(Calibrate, KeepsMeasuredProductsAndUsesThem) {
 TEST(Calibrate, KeepsLayoutsOfAProductApart) {
   const Profile base = profiles::load_profile("cpu-cores", "native");
   const auto of_kind = [](OpKind op, double seconds) {
-    Observation o = testing::product(88, 128, 128);
+    Observation o = synthetic::product(88, 128, 128);
     o.op = op;
     o.work.layout = layout_of(op);
     o.work.dtype_bytes = 4;
@@ -186,7 +186,7 @@ TEST(Calibrate, HostCostsAreMeans) {
   for (int trial = 0; trial < 200; ++trial) {
     profiles::ObservationSet set;
     for (int i = 0; i < 200; ++i) {
-      set.observations.push_back(testing::launch(Phase::kBackward));
+      set.observations.push_back(synthetic::launch(Phase::kBackward));
       set.observations.back().seconds = gap(random);
     }
     EditableProfile profile(base);
@@ -211,12 +211,12 @@ TEST(Calibrate, ContentionComesFromPairsOfTheSameOperation) {
   *truth.find("cost.contention.kernels") = 1.25;
   std::vector<Observation> list;
   for (const std::int64_t n : {2048, 3072, 4096, 6144}) {
-    list.push_back(testing::product(4096, n, 4096));
+    list.push_back(synthetic::product(4096, n, 4096));
     list.push_back(list.back());
     list.back().contended = 0.8;
   }
   std::mt19937 random(6);
-  const auto rows = rows_of(testing::timed(truth.profile(), list, 30, random)).rows;
+  const auto rows = rows_of(synthetic::timed(truth.profile(), list, 30, random)).rows;
   const CalibrationResult result = calibrate(base, rows);
   for (const GroupFit& fit : not_empty(result.groups)) {
     if (fit.group != CostGroup::kContention) continue;
@@ -239,8 +239,8 @@ TEST(Calibrate, MergingIsFittingToAll) {
   const auto all = design(base);
   const std::vector<Observation> half(all.begin(), all.begin() + static_cast<long>(all.size() / 2));
   const std::vector<Observation> rest(all.begin() + static_cast<long>(all.size() / 2), all.end());
-  const auto one = rows_of(testing::timed(truth, half, 4, random)).rows;
-  const auto two = rows_of(testing::timed(truth, rest, 4, random)).rows;
+  const auto one = rows_of(synthetic::timed(truth, half, 4, random)).rows;
+  const auto two = rows_of(synthetic::timed(truth, rest, 4, random)).rows;
   auto both = one;
   both.insert(both.end(), two.begin(), two.end());
   const auto rows = merged(both);
@@ -262,20 +262,20 @@ TEST(Drift, ShowsAChangeAndOnlyThen) {
   const Profile base = profiles::load_profile("dgx-h100", "native");
   std::mt19937 random(9);
   const auto all = design(base);
-  const auto rows = rows_of(testing::timed(base, all, 5, random)).rows;
+  const auto rows = rows_of(synthetic::timed(base, all, 5, random)).rows;
   const CalibrationResult result = calibrate(base, rows);
   profiles::Calibration record = record_of(result, "native", 0.9);
   record.sources.resize(1);
   record.sources[0].gpu = "NVIDIA H100";
   int alarms = 0;
   for (int trial = 0; trial < 20; ++trial) {
-    const auto again = rows_of(testing::timed(base, all, 5, random)).rows;
+    const auto again = rows_of(synthetic::timed(base, all, 5, random)).rows;
     alarms += drift_of(result.profile, record, again, record.sources).any() ? 1 : 0;
   }
   EXPECT_EQ(alarms, 0);
   EditableProfile slower(base);
   *slower.find("cost.gemm.e") *= 0.9;  // clocks fell
-  const auto now = rows_of(testing::timed(slower.profile(), all, 5, random)).rows;
+  const auto now = rows_of(synthetic::timed(slower.profile(), all, 5, random)).rows;
   auto sources = record.sources;
   sources[0].gpu = "NVIDIA H200";
   const Drift drift = drift_of(result.profile, record, now, sources);
@@ -294,11 +294,11 @@ TEST(NextMeasurement, IsOfWhatTheStepDependsOnAndNobodyMeasured) {
     if (o.work.kind != WorkKind::kCollective) kernels.push_back(o);
   }
   const CalibrationResult result =
-      calibrate(base, rows_of(testing::timed(base, kernels, 5, random)).rows);
+      calibrate(base, rows_of(synthetic::timed(base, kernels, 5, random)).rows);
   // A step that waits for collectives of 64 MB.
   auto gather =
-      rows_of(
-          testing::timed(base, {testing::collective(OpKind::kAllGather, 64'000'000, 8)}, 1, random))
+      rows_of(synthetic::timed(base, {synthetic::collective(OpKind::kAllGather, 64'000'000, 8)}, 1,
+                               random))
           .rows;
   const NextMeasurement next = next_measurement(result, time_of_rows(gather, {}));
   EXPECT_EQ(next.group, CostGroup::kCollectives);

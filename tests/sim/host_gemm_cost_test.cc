@@ -21,7 +21,7 @@ constexpr GpuRates kCores{.peak_flops = 4e11,
                           .hbm_bytes_per_s = 1e13,
                           .hbm_efficiency = 1,
                           .processor = true};
-constexpr GemmParams kParams{.t0_s = 1e-6, .e = 0.7, .k0 = 16, .w = 1, .s = 0.5};
+constexpr GemmParams kGemmParams{.t0_s = 1e-6, .e = 0.7, .k0 = 16, .w = 1, .s = 0.5};
 
 /// Multiply-adds of all tiles, with what is read and laid out for them counted as such.
 double walked(ProductLayout layout, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -31,11 +31,11 @@ double walked(ProductLayout layout, std::int64_t m, std::int64_t n, std::int64_t
     for (std::int64_t col = 0; col < n; col += tile.cols) {
       const auto rows = static_cast<double>(std::min(tile.rows, m - row));
       const std::int64_t cols = std::min(tile.cols, n - col);
-      double taken = layout == ProductLayout::kTN ? kParams.s * kParams.k0 : 0;
+      double taken = layout == ProductLayout::kTN ? kGemmParams.s * kGemmParams.k0 : 0;
       for (std::int64_t panel = 0; panel < cols; panel += 64)
         taken +=
             std::ceil(static_cast<double>(std::min<std::int64_t>(64, cols - panel)) / 16) * 16 +
-            kParams.k0;
+            kGemmParams.k0;
       sum += rows * taken * static_cast<double>(k);
     }
   }
@@ -43,7 +43,7 @@ double walked(ProductLayout layout, std::int64_t m, std::int64_t n, std::int64_t
 }
 
 double one_core_s(ProductLayout layout, std::int64_t m, std::int64_t n, std::int64_t k) {
-  return gemm_time_s(kParams, kCores, m, n, k, 1, 1, 4, layout) - kParams.t0_s;
+  return gemm_time_s(kGemmParams, kCores, m, n, k, 1, 1, 4, layout) - kGemmParams.t0_s;
 }
 
 TEST(HostGemmCost, CountsWhatTheKernelDoes) {
@@ -52,7 +52,7 @@ TEST(HostGemmCost, CountsWhatTheKernelDoes) {
   for (int i = 0; i < 2000; ++i) {
     const std::int64_t m = size(random), n = size(random), k = size(random);
     for (const ProductLayout layout : kProductLayouts) {
-      const double rate = kCores.peak_flops / kCores.sm_count * kParams.e;
+      const double rate = kCores.peak_flops / kCores.sm_count * kGemmParams.e;
       EXPECT_NEAR(one_core_s(layout, m, n, k) / (2 * walked(layout, m, n, k) / rate), 1, 1e-9)
           << m << " x " << n << " x " << k;
     }
@@ -72,14 +72,14 @@ TEST(HostGemmCost, LayoutsAndNarrowResultsDiffer) {
 TEST(HostGemmCost, CoresThatWaitForTheLastTileCount) {
   const double one = one_core_s(ProductLayout::kNT, 2048, 2048, 512);
   const auto on = [](int cores) {
-    return gemm_time_s(kParams, kCores, 2048, 2048, 512, cores) - kParams.t0_s;
+    return gemm_time_s(kGemmParams, kCores, 2048, 2048, 512, cores) - kGemmParams.t0_s;
   };
   EXPECT_NEAR(one / on(4), 4, 1e-9);
   const double thirds = one / on(3);
   EXPECT_LT(thirds, 3);
   EXPECT_GT(thirds, 2.9);
-  EXPECT_EQ(gemm_time_s(kParams, kCores, 64, 64, 512, 4),
-            gemm_time_s(kParams, kCores, 64, 64, 512, 1))
+  EXPECT_EQ(gemm_time_s(kGemmParams, kCores, 64, 64, 512, 4),
+            gemm_time_s(kGemmParams, kCores, 64, 64, 512, 1))
       << "one tile keeps one core";
 }
 

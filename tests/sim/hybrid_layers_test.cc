@@ -97,7 +97,7 @@ Bytes kept(const UnitPass& pass, const std::vector<Tensor>& tensors) {
   return bytes;
 }
 
-double gemm_flops(const UnitPass& pass, OpKind kind) {
+double kind_flops(const UnitPass& pass, OpKind kind) {
   double sum = 0;
   for (const Op& op : pass.ops) {
     if (op.kind == kind && op.work.kind == WorkKind::kGemm)
@@ -134,9 +134,9 @@ TEST(HybridLayers, KimiDeltaHasTheProductsOfDeltaNets) {
   const double q = 64, n = 16;
   const double each = q * q * (n + 21) + q * (2 * n) * (q / 2) + q * n * n + n * n * q + q * q * n +
                       q * n * (q / 2 + n);
-  EXPECT_DOUBLE_EQ(gemm_flops(p.programs.layer_forward(false, kRecurrentLayer), OpKind::kScan),
+  EXPECT_DOUBLE_EQ(kind_flops(p.programs.layer_forward(false, kRecurrentLayer), OpKind::kScan),
                    2 * 4 * 4 * each);
-  EXPECT_DOUBLE_EQ(gemm_flops(p.programs.layer_backward(false, kRecurrentLayer), OpKind::kScan),
+  EXPECT_DOUBLE_EQ(kind_flops(p.programs.layer_backward(false, kRecurrentLayer), OpKind::kScan),
                    3 * 2 * 4 * 4 * each);
 }
 
@@ -145,9 +145,9 @@ TEST(HybridLayers, MambaScansAtTheRateOfMemory) {
   const CompiledLayers p(tiny_jamba());
   const UnitPass& forward = p.programs.layer_forward(false, kRecurrentLayer);
   EXPECT_EQ(memory_bytes(forward, OpKind::kScan), 2 * kTokens * (5 * 128 + 2 * 16));
-  EXPECT_EQ(gemm_flops(forward, OpKind::kScan), 0);
+  EXPECT_EQ(kind_flops(forward, OpKind::kScan), 0);
   // In, what steps, B and C are made of, and the steps.
-  EXPECT_EQ(gemm_flops(forward, OpKind::kRecurrenceProjection),
+  EXPECT_EQ(kind_flops(forward, OpKind::kRecurrenceProjection),
             2.0 * kTokens * (64 * 256 + 128 * 40 + 8 * 128));
 }
 

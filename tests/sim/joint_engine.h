@@ -18,7 +18,7 @@
 
 #include "sim/core/units.h"
 
-namespace shardwright::sim::testing {
+namespace shardwright::sim::reference {
 
 struct Instruction {
   enum class Kind : std::uint8_t { kCompute, kCollective, kSend, kReceive, kMeet, kMark };
@@ -133,4 +133,4 @@ class JointEngine {
   std::int64_t sent_ = 0;
 };
 
-}  // namespace shardwright::sim::testing
+}  // namespace shardwright::sim::reference

@@ -16,8 +16,8 @@ namespace shardwright::sim {
 namespace {
 
 using shardwright::testing::refusal_of;
-using testing::Instruction;
-using testing::JointEngine;
+using reference::Instruction;
+using reference::JointEngine;
 using Kind = Instruction::Kind;
 
 constexpr int kMembers = 2;  // ranks of a stage

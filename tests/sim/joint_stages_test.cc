@@ -17,13 +17,6 @@
 namespace shardwright::sim {
 namespace {
 
-Plan scheduled(PipelineKind kind, std::int64_t virtual_stages) {
-  Plan plan = plan_of(64, 4, 4, 16);
-  plan.parallel.pp_schedule = kind;
-  plan.parallel.virtual_stages = virtual_stages;
-  return plan;
-}
-
 std::vector<Plan> plans() {
   Plan sharded = plan_of(16, 2, 2, 4);
   sharded.strategy = Strategy::kFsdp2;

@@ -36,6 +36,14 @@ inline Plan plan_of(std::int64_t gpus, std::int64_t tp, std::int64_t pp, std::in
   return plan;
 }
 
+/// Four stages of four tensor ranks.
+inline Plan scheduled(PipelineKind kind, std::int64_t virtual_stages) {
+  Plan plan = plan_of(64, 4, 4, 16);
+  plan.parallel.pp_schedule = kind;
+  plan.parallel.virtual_stages = virtual_stages;
+  return plan;
+}
+
 inline const profiles::Profile& h100() {
   static const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   return profile;

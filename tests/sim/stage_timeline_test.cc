@@ -33,13 +33,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Plan scheduled(PipelineKind kind, std::int64_t virtual_stages) {
-  Plan plan = plan_of(64, 4, 4, 16);
-  plan.parallel.pp_schedule = kind;
-  plan.parallel.virtual_stages = virtual_stages;
-  return plan;
-}
-
 std::vector<Plan> plans_of_every_schedule() {
   Plan recomputed = scheduled(PipelineKind::kOneForwardOneBackward, 1);
   recomputed.recompute = Recompute::kFull;

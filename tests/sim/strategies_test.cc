@@ -94,25 +94,26 @@ TEST(Strategies, BytesFollowTheVolumeFormulas) {
   const double layer =
       static_cast<double>(counts.layer()) - static_cast<double>(counts.layer_norms);
   const double head = static_cast<double>(counts.head);
-  struct Case {
+  struct Volumes {
     Strategy strategy;
     double gathered, reduced, all_reduced;  // bytes before the factor r
   };
   const std::array cases = {
-      Case{Strategy::kDdp, 0, 0, 8 * parameters},
-      Case{Strategy::kZero1, 2 * parameters, 4 * parameters, 0},
-      Case{Strategy::kZero2, 2 * parameters, 4 * parameters, 0},
-      Case{Strategy::kZero3, 4 * parameters, 4 * parameters, 0},
-      Case{Strategy::kFsdp1, 4 * parameters, 4 * parameters, 0},
-      Case{Strategy::kFsdp1GradOp, 2 * parameters, 4 * parameters, 0},
-      Case{Strategy::kFsdp2, 4 * parameters, 4 * parameters, 0},
-      Case{Strategy::kFsdp2NoReshard, 2 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kDdp, 0, 0, 8 * parameters},
+      Volumes{Strategy::kZero1, 2 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kZero2, 2 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kZero3, 4 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kFsdp1, 4 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kFsdp1GradOp, 2 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kFsdp2, 4 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kFsdp2NoReshard, 2 * parameters, 4 * parameters, 0},
       // The last layer and the head still hold their buffers, and norms are gathered once.
-      Case{Strategy::kYafsdp, 4 * parameters - 2 * (layer + head) - 2 * norms, 4 * parameters, 0},
-      Case{Strategy::kYafsdpZero2, 2 * parameters, 4 * parameters, 0},
+      Volumes{Strategy::kYafsdp, 4 * parameters - 2 * (layer + head) - 2 * norms, 4 * parameters,
+              0},
+      Volumes{Strategy::kYafsdpZero2, 2 * parameters, 4 * parameters, 0},
   };
   Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
-  for (const Case& c : cases) {
+  for (const Volumes& c : cases) {
     const CommunicationBytes bytes =
         predictor.predict(small_plan(c.strategy, "hf-eager", 64), {.reserved = false})
             .communication;

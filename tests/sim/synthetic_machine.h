@@ -13,7 +13,7 @@
 #include "sim/calibrate/parameters.h"
 #include "sim/calibrate/row_time.h"
 
-namespace shardwright::sim::testing {
+namespace shardwright::sim::synthetic {
 
 struct Noise {
   double deviation = 0.03;  // of logarithms
@@ -128,4 +128,4 @@ inline profiles::Profile moved(const profiles::Profile& base, profiles::CostGrou
   return truth.profile();
 }
 
-}  // namespace shardwright::sim::testing
+}  // namespace shardwright::sim::synthetic
