@@ -13,6 +13,7 @@
 
 #include "cli/embed/verb_call.h"
 #include "profiles/data_dir.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
 
@@ -390,8 +391,7 @@ TEST_P(FlagMatrix, TuneAnswersOrSaysWhyNot) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, FlagMatrix, ::testing::ValuesIn(kinds()),
-                         [](const auto& one) { return std::string(one.param.name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, FlagMatrix, ::testing::ValuesIn(kinds()), parameter_name);
 
 struct Question {
   const char* name;
@@ -470,8 +470,7 @@ std::vector<Question> questions() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Questions, FixedOptions, ::testing::ValuesIn(questions()),
-                         [](const auto& one) { return std::string(one.param.name); });
+INSTANTIATE_TEST_SUITE_P(Questions, FixedOptions, ::testing::ValuesIn(questions()), parameter_name);
 
 }  // namespace
 }  // namespace shardwright::cli

@@ -26,7 +26,7 @@ namespace shardwright::exec::testing {
 using RankBody = std::function<void(int rank, Device& device, RankGroups& groups, StreamId stream)>;
 
 struct CommunicatorCase {
-  std::string name;  // of letters, digits and underscores
+  std::string name;
   int ranks = 1;
   /// Runs the body on each rank of this process, all of them ranks of one world, whose groups it
   /// gives and leaves. Throws what ended the job.
@@ -35,10 +35,6 @@ struct CommunicatorCase {
 
 inline void PrintTo(const CommunicatorCase& one, std::ostream* out) {
   *out << one.name;
-}
-
-inline std::string case_name(const ::testing::TestParamInfo<CommunicatorCase>& info) {
-  return info.param.name;
 }
 
 inline Array array_of(std::vector<float>& values) {

@@ -25,7 +25,7 @@
 namespace shardwright::exec::testing {
 
 struct DeviceCase {
-  std::string name;  // of letters, digits and underscores
+  std::string name;
   std::function<std::unique_ptr<Device>()> make;
   /// Why there is none on this machine; empty where there is one.
   std::function<std::string()> missing = [] { return std::string(); };
@@ -33,10 +33,6 @@ struct DeviceCase {
 
 inline void PrintTo(const DeviceCase& one, std::ostream* out) {
   *out << one.name;
-}
-
-inline std::string device_name(const ::testing::TestParamInfo<DeviceCase>& info) {
-  return info.param.name;
 }
 
 class DeviceContract : public ::testing::TestWithParam<DeviceCase> {

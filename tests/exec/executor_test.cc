@@ -20,6 +20,7 @@
 #include "sim/predict.h"
 #include "tests/exec/training.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
@@ -44,6 +45,10 @@ struct ModelCase {
   const char* name;
   Model model;
 };
+
+void PrintTo(const ModelCase& one, std::ostream* out) {
+  *out << one.name;
+}
 
 std::vector<ModelCase> models() {
   Model qwen2 = tiny_qwen2();
@@ -97,10 +102,7 @@ TEST_P(PlanChoices, BuffersAndPrefetchChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PlanChoices, ::testing::ValuesIn(models()),
-                         [](const ::testing::TestParamInfo<ModelCase>& model) {
-                           return std::string(model.param.name);
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, PlanChoices, ::testing::ValuesIn(models()), parameter_name);
 
 TEST(StreamModes, ChangeNoBit) {
   for (const Strategy strategy :

@@ -10,6 +10,7 @@
 #include "tests/kernels/support.h"
 #include "tests/oracle/fp8.h"
 #include "tests/oracle/linear.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -229,11 +230,8 @@ TEST_P(TrainingInFp8, JoinedMicroBatchesHaveOneTensorwiseScale) {
   }
 }
 
-std::string recipe_name(const ::testing::TestParamInfo<Fp8Recipe>& info) {
-  return std::string(name_of(info.param));
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, ProductsInFp8, ::testing::ValuesIn(kRecipes), recipe_name);
-INSTANTIATE_TEST_SUITE_P(Recipes, TrainingInFp8, ::testing::ValuesIn(kRecipes), recipe_name);
+INSTANTIATE_TEST_SUITE_P(Recipes, ProductsInFp8, ::testing::ValuesIn(kRecipes), parameter_name);
+INSTANTIATE_TEST_SUITE_P(Recipes, TrainingInFp8, ::testing::ValuesIn(kRecipes), parameter_name);
 
 }  // namespace
 }  // namespace shardwright::exec

@@ -19,6 +19,7 @@
 #include "tests/exec/reference_model.h"
 #include "tests/exec/staged_training.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -102,11 +103,7 @@ std::vector<Model> differentiated_models() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences, ::testing::ValuesIn(differentiated_models()),
-                         [](const ::testing::TestParamInfo<Model>& model) {
-                           std::string name = model.param.name;
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         parameter_name);
 
 // Transformers.
 
@@ -226,12 +223,13 @@ TEST(TransformersOnTensorRanks, GiveTheSameWhereRanksShareKeyValueHeads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, Transformers,
-    ::testing::Values("cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4", "gpt2", "gpt_bigcode",
-                      "gpt_neox", "helium", "llama", "llama3", "ministral", "mistral", "mpt",
-                      "phi3", "qwen2", "qwen3", "seed_oss", "stablelm", "starcoder2", "vaultgemma"),
-    [](const ::testing::TestParamInfo<std::string>& model) { return model.param; });
+INSTANTIATE_TEST_SUITE_P(Models, Transformers,
+                         ::testing::Values("cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4",
+                                           "gpt2", "gpt_bigcode", "gpt_neox", "helium", "llama",
+                                           "llama3", "ministral", "mistral", "mpt", "phi3", "qwen2",
+                                           "qwen3", "seed_oss", "stablelm", "starcoder2",
+                                           "vaultgemma"),
+                         parameter_name);
 
 }  // namespace
 }  // namespace shardwright::exec

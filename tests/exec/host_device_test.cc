@@ -6,6 +6,7 @@
 
 #include "sim/core/base/error.h"
 #include "tests/exec/device_contract.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -24,7 +25,7 @@ std::vector<DeviceCase> hosts() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Host, DeviceContract, ::testing::ValuesIn(hosts()), device_name);
+INSTANTIATE_TEST_SUITE_P(Host, DeviceContract, ::testing::ValuesIn(hosts()), parameter_name);
 
 // Whoever waited for it would wait for ever.
 TEST(HostDevice, AnEventHasPassedWhicheverOfItsRecordsIsDoneFirst) {

@@ -12,6 +12,7 @@
 #include "exec/comm/local_world.h"
 #include "exec/host/host_device.h"
 #include "tests/exec/communicator_contract.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -39,11 +40,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(local(1, StreamMode::kInline), local(2, StreamMode::kInline),
                       local(3, StreamMode::kThreads), local(4, StreamMode::kInline),
                       local(4, StreamMode::kThreads), local(6, StreamMode::kShuffled)),
-    case_name);
+    parameter_name);
 INSTANTIATE_TEST_SUITE_P(Local, CommunicatorFailure,
                          ::testing::Values(local(4, StreamMode::kInline),
                                            local(4, StreamMode::kThreads)),
-                         case_name);
+                         parameter_name);
 
 TEST(LocalWorld, NamesTheRankThatFailedFirst) {
   LocalWorld world(4, 4);

@@ -23,9 +23,16 @@
 #include "sim/pipeline/completes.h"
 #include "tests/exec/staged_training.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
 
-namespace shardwright::exec {
+namespace shardwright {
+
+static void PrintTo(PassKind kind, std::ostream* out) {
+  *out << letter_of(kind);
+}
+
+namespace exec {
 namespace {
 
 using namespace testing;
@@ -192,9 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ForgottenWaits,
                                                         1, 2, 2},
                                            StagedLayout{PipelineKind::kZb1p, 2, 2, 1, 2, 2},
                                            StagedLayout{PipelineKind::kZbv, 1, 2, 2, 2, 4}),
-                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
-                           return std::string(name_of(layout.param.kind));
-                         });
+                         parameter_name);
 
 /// Messages leave late.
 class LateSends : public HostDevice {
@@ -293,9 +298,7 @@ TEST_P(SwappedSlots, AreSeenAndRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Passes, SwappedSlots,
                          ::testing::Values(PassKind::kForward, PassKind::kBackward),
-                         [](const ::testing::TestParamInfo<PassKind>& kind) {
-                           return std::string(1, letter_of(kind.param));
-                         });
+                         parameter_name);
 
 TEST(PipelineMutations, WeightGradientsThatAreMadeTwiceAreSeen) {
   Training training = staged(tiny_llama(), Strategy::kYafsdp, {PipelineKind::kZb1p, 1, 2}, false);
@@ -412,4 +415,5 @@ TEST(PipelineMutations, ZerosThatLoseTheirSignAreSeen) {
 }
 
 }  // namespace
-}  // namespace shardwright::exec
+}  // namespace exec
+}  // namespace shardwright

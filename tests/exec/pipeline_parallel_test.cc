@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/exec/staged_training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -43,12 +44,7 @@ TEST_P(Pipelines, StagesAreOneRankThatAccumulates) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Pipelines, ::testing::ValuesIn(layouts()),
-                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
-                           std::string name = words_of(layout.param);
-                           std::replace(name.begin(), name.end(), ' ', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Layouts, Pipelines, ::testing::ValuesIn(layouts()), parameter_name);
 
 TEST(PipelineParallel, OfEveryStrategy) {
   for (const Strategy strategy :

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/exec/training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -26,12 +27,10 @@ struct Case {
   bool tied_bf16 = false;  // a tied model with norms on heads, in bf16 instead of fp32
 };
 
-std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  std::string name(name_of(info.param.strategy));
-  std::erase(name, '-');
-  name += "_" + std::to_string(info.param.ranks) + "x" + std::to_string(info.param.grad_accum);
-  if (info.param.shard_group > 0) name += "_by" + std::to_string(info.param.shard_group);
-  return info.param.tied_bf16 ? name + "_tied_bf16" : name;
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << name_of(c.strategy) << " " << c.ranks << "x" << c.grad_accum;
+  if (c.shard_group > 0) *out << " by " << c.shard_group;
+  if (c.tied_bf16) *out << " tied bf16";
 }
 
 class ShardingEquality : public ::testing::TestWithParam<Case> {
@@ -157,9 +156,7 @@ TEST_P(Families, RanksAreOneRankThatAccumulates) {
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values(tiny_gpt2(), tiny_mpt(), tiny_gpt_neox(), tiny_gemma(),
                                            tiny_gemma2()),
-                         [](const ::testing::TestParamInfo<Model>& model) {
-                           return model.param.family;
-                         });
+                         parameter_name);
 
 TEST(RandomPlans, AreOneRankThatAccumulates) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
@@ -183,7 +180,8 @@ TEST(RandomPlans, AreOneRankThatAccumulates) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, ShardingEquality, ::testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Strategies, ShardingEquality, ::testing::ValuesIn(cases()),
+                         parameter_name);
 
 }  // namespace
 }  // namespace shardwright::exec

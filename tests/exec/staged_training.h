@@ -20,6 +20,10 @@ inline std::string words_of(const StagedLayout& layout) {
                      layout.pp, layout.virtual_stages, layout.dp, layout.accum);
 }
 
+inline void PrintTo(const StagedLayout& layout, std::ostream* out) {
+  *out << words_of(layout);
+}
+
 inline Plan staged_plan(Strategy strategy, const StagedLayout& layout) {
   Plan plan = tiny_plan(strategy, layout.tp * layout.pp * layout.dp, layout.accum);
   plan.parallel.tp = layout.tp;

@@ -8,6 +8,7 @@
 
 #include "sim/core/base/error.h"
 #include "tests/exec/training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -63,9 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorFamilies,
                          ::testing::Values(tiny_llama(), tiny_qwen2(), tiny_qwen3(), tiny_gpt2(),
                                            tiny_mpt(), tiny_gpt_neox(), tiny_gemma(),
                                            tiny_gemma2()),
-                         [](const ::testing::TestParamInfo<Model>& model) {
-                           return model.param.family;
-                         });
+                         parameter_name);
 
 class TensorStrategies : public ::testing::TestWithParam<Strategy> {};
 
@@ -88,11 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, TensorStrategies,
                                            Strategy::kZero3, Strategy::kFsdp1, Strategy::kFsdp2,
                                            Strategy::kFsdp2NoReshard, Strategy::kHsdp,
                                            Strategy::kYafsdp, Strategy::kYafsdpZero2),
-                         [](const ::testing::TestParamInfo<Strategy>& strategy) {
-                           std::string name(name_of(strategy.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         parameter_name);
 
 TEST(TensorParallel, RecomputesToTheSameBits) {
   for (const char* what : {"full", "selective-op", "norm", "ffn", "attention", "block"}) {

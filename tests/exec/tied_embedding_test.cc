@@ -13,6 +13,7 @@
 
 #include "sim/core/placement.h"
 #include "tests/exec/staged_training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -54,11 +55,7 @@ TEST_P(TiedPipelines, StagesAreOneRankThatSumsTheUsesApart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TiedPipelines, ::testing::ValuesIn(tied_layouts()),
-                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
-                           std::string name = words_of(layout.param);
-                           std::replace(name.begin(), name.end(), ' ', '_');
-                           return name;
-                         });
+                         parameter_name);
 
 TEST(TiedEmbedding, OfEveryStrategy) {
   for (const Strategy strategy :

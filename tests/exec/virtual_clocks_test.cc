@@ -16,6 +16,7 @@
 #include "sim/trace/measured_passes.h"
 #include "tests/exec/joint_walk.h"
 #include "tests/exec/staged_training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -29,13 +30,10 @@ struct ClockedLayout {
   const char* recompute = "none";
 };
 
-std::string clocked_name(const ClockedLayout& layout) {
-  std::string name = fmt::format("{}_{}_tp{}_pp{}_v{}_dp{}_accum{}_{}", name_of(layout.strategy),
-                                 name_of(layout.kind), layout.tp, layout.pp, layout.virtual_stages,
-                                 layout.dp, layout.accum, layout.recompute);
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == '-' || c == ','; }, '_');
-  return name;
+void PrintTo(const ClockedLayout& layout, std::ostream* out) {
+  *out << fmt::format("{} {} tp {} pp {} v {} dp {} accum {} {}", name_of(layout.strategy),
+                      name_of(layout.kind), layout.tp, layout.pp, layout.virtual_stages, layout.dp,
+                      layout.accum, layout.recompute);
 }
 
 std::vector<ClockedLayout> clocked_layouts() {
@@ -134,12 +132,12 @@ std::vector<ClockedLayout> layouts_of(bool stages) {
   std::erase_if(some, [=](const ClockedLayout& layout) { return (layout.pp > 1) != stages; });
   return some;
 }
-const auto kNames = [](const auto& layout) { return clocked_name(layout.param); };
-INSTANTIATE_TEST_SUITE_P(Layouts, VirtualClocks, ::testing::ValuesIn(clocked_layouts()), kNames);
+INSTANTIATE_TEST_SUITE_P(Layouts, VirtualClocks, ::testing::ValuesIn(clocked_layouts()),
+                         parameter_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, VirtualClocksOfOneStage, ::testing::ValuesIn(layouts_of(false)),
-                         kNames);
+                         parameter_name);
 INSTANTIATE_TEST_SUITE_P(Layouts, VirtualClocksOfStages, ::testing::ValuesIn(layouts_of(true)),
-                         kNames);
+                         parameter_name);
 
 TEST_P(VirtualClocks, ExecuteEverySpanWhereTheJointSimulationHasIt) {
   const Training training = training_of(GetParam());

@@ -10,6 +10,7 @@
 
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -81,11 +82,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaAffinity,
                                            Strategy::kFsdp1GradOp, Strategy::kFsdp2,
                                            Strategy::kFsdp2NoReshard, Strategy::kHsdp,
                                            Strategy::kYafsdp, Strategy::kYafsdpZero2),
-                         [](const auto& test) {
-                           std::string name(name_of(test.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         parameter_name);
 
 // A process of its own for each rank: it must leave no context on the GPU that is current when a
 // thread begins.

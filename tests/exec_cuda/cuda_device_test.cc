@@ -12,6 +12,7 @@
 #include "sim/core/base/error.h"
 #include "tests/exec/device_contract.h"
 #include "tests/exec_cuda/fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -32,7 +33,7 @@ std::vector<DeviceCase> gpus() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, DeviceContract, ::testing::ValuesIn(gpus()), device_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceContract, ::testing::ValuesIn(gpus()), parameter_name);
 
 using CudaDeviceTest = OnCuda<::testing::Test>;
 

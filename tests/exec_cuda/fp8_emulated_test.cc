@@ -9,6 +9,7 @@
 #include "sim/core/base/error.h"
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -171,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Fp8Gpu{"blackwell_mxfp8", 10, 0, Fp8Recipe::kMxfp8},
                       Fp8Gpu{"geforce_tensorwise", 12, 0, Fp8Recipe::kTensorwise},
                       Fp8Gpu{"geforce_mxfp8", 12, 0, Fp8Recipe::kMxfp8}),
-    [](const auto& test) { return std::string(test.param.name); });
+    parameter_name);
 
 // The GPU multiplies codes both ways, and those of rows serve all three products: the same bits as
 // with transposes.

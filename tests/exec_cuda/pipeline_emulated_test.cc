@@ -13,6 +13,7 @@
 #include "tests/exec/staged_training.h"
 #include "tests/exec_cuda/fixture.h"
 #include "tests/support/cuda_on_cpu/fake_engine.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -98,11 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CudaPipeline,
                          ::testing::Values(StagedLayout{PipelineKind::kOneForwardOneBackward, 1, 2,
                                                         1, 1, 3},
                                            StagedLayout{PipelineKind::kZbv, 1, 2, 2, 1, 2}),
-                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
-                           std::string name = words_of(layout.param);
-                           std::replace(name.begin(), name.end(), ' ', '_');
-                           return name;
-                         });
+                         parameter_name);
 
 }  // namespace
 }  // namespace shardwright::exec

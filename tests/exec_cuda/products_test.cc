@@ -12,6 +12,7 @@
 #include "kernels/random.h"
 #include "sim/core/base/error.h"
 #include "tests/exec_cuda/fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -80,6 +81,15 @@ struct Case {
   std::int64_t displaced = 0;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  constexpr const char* kForms[] = {"NT", "NN", "TN"};
+  *out << kForms[static_cast<int>(c.form)] << " " << name_of(c.in) << " to " << name_of(c.out);
+  if (c.adds) *out << " added";
+  if (c.adds_other) *out << " added to another";
+  if (c.biased) *out << " biased";
+  if (c.displaced != 0) *out << " displaced";
+}
+
 class CudaProducts : public OnCuda<::testing::TestWithParam<Case>> {};
 
 TEST_P(CudaProducts, AreSumsOfProducts) {
@@ -137,7 +147,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaProducts, ::testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(All, CudaProducts, ::testing::ValuesIn(cases()), parameter_name);
 
 using CudaProduct = OnCuda<::testing::Test>;
 

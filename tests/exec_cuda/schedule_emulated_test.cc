@@ -11,6 +11,7 @@
 
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -309,11 +310,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaSchedule,
                                            Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp1,
                                            Strategy::kFsdp2, Strategy::kYafsdp,
                                            Strategy::kYafsdpZero2),
-                         [](const auto& test) {
-                           std::string name(name_of(test.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         parameter_name);
 
 }  // namespace
 }  // namespace shardwright::exec

@@ -12,6 +12,7 @@
 #include "kernels/bf16.h"
 #include "tests/exec/staged_training.h"
 #include "tests/exec_cuda/fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -274,11 +275,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaStrategies,
                                            Strategy::kFsdp1GradOp, Strategy::kFsdp2,
                                            Strategy::kFsdp2NoReshard, Strategy::kHsdp,
                                            Strategy::kYafsdp, Strategy::kYafsdpZero2),
-                         [](const auto& test) {
-                           std::string name(name_of(test.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         parameter_name);
 
 TEST_F(CudaTraining, DoesNotDependOnTheOrderOfStreams) {
   Training training = small(tiny_llama(), Strategy::kYafsdp, 2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL itself on GPUs, one rank each (one GPU: one rank): every collective, registered memory, and
 // training that equals local ranks within rounding. Not yet run on a GPU.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 

@@ -13,6 +13,7 @@
 #include "exec/nccl/nccl_world.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/exec_nccl/fake_nccl.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -68,9 +69,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(nccl(1, StreamMode::kInline, 0), nccl(2, StreamMode::kInline),
                       nccl(3, StreamMode::kThreads), nccl(4, StreamMode::kThreads),
                       nccl(4, StreamMode::kThreads, 0), nccl(6, StreamMode::kShuffled)),
-    case_name);
+    parameter_name);
 INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorFailure,
-                         ::testing::Values(nccl(4, StreamMode::kThreads)), case_name);
+                         ::testing::Values(nccl(4, StreamMode::kThreads)), parameter_name);
 
 // NCCL adds numbers of one type.
 TEST(NcclWorld, ReducesBf16AsBf16AlsoIntoFp32) {

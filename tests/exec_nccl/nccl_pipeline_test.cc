@@ -21,6 +21,7 @@
 #include "sim/pipeline/rendezvous.h"
 #include "tests/exec/staged_training.h"
 #include "tests/exec_nccl/nccl_training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -123,11 +124,7 @@ TEST_P(NcclPipelines, CallsAreTheMessagesOfTheSchedule) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, NcclPipelines, ::testing::ValuesIn(divided_layouts()),
-                         [](const ::testing::TestParamInfo<StagedLayout>& layout) {
-                           std::string name = words_of(layout.param);
-                           std::replace(name.begin(), name.end(), ' ', '_');
-                           return name;
-                         });
+                         parameter_name);
 
 TEST(NcclPipeline, TiedEmbeddingsAreSummedBetweenTheStages) {
   for (const StagedLayout& layout :

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/parameter_name.h"
+
 namespace shardwright::exec {
 namespace {
 
@@ -25,13 +27,10 @@ struct Case {
   DType reduce = DType::kFp32;
 };
 
-std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  const Case& c = info.param;
-  std::string name(name_of(c.strategy));
-  std::erase(name, '-');
-  name += "_" + std::to_string(c.ranks) + "x" + std::to_string(c.grad_accum);
-  if (c.dtype == DType::kBf16) name += c.reduce == DType::kBf16 ? "_bf16_reduced" : "_bf16";
-  return name;
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << name_of(c.strategy) << " " << c.ranks << "x" << c.grad_accum;
+  if (c.dtype == DType::kBf16) *out << " bf16";
+  if (c.reduce == DType::kBf16) *out << " reduced";
 }
 
 Training training_of(const Case& c) {
@@ -120,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{Strategy::kHsdp, 4, 1, 2}, Case{Strategy::kHsdp, 4, 2, 2},
                       Case{Strategy::kZero1, 2}, Case{Strategy::kZero2, 2, 2},
                       Case{Strategy::kZero3, 2}, Case{Strategy::kDdp, 2}),
-    case_name);
+    parameter_name);
 
 // No call fails where GPUs do not reach each other; only the clock says so, and that before the
 // first step.

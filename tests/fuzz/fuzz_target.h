@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,10 @@ struct FuzzTarget {
   void (*parse)(std::string_view input);  // throws Error for what it refuses
   Mutate mutate;                          // null: libFuzzer's own
 };
+
+inline void PrintTo(const FuzzTarget& target, std::ostream* out) {
+  *out << target.name;
+}
 
 /// Those that are linked.
 const std::vector<FuzzTarget>& fuzz_targets();

@@ -10,6 +10,7 @@
 #include "sim/core/base/read_file.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::fuzz {
 namespace {
@@ -42,11 +43,7 @@ TEST_P(Corpus, IsReadOrRefused) {
   EXPECT_GT(inputs, 0);
 }
 
-std::string name_of(const ::testing::TestParamInfo<FuzzTarget>& info) {
-  return info.param.name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Fuzz, Corpus, ::testing::ValuesIn(fuzz_targets()), name_of);
+INSTANTIATE_TEST_SUITE_P(Fuzz, Corpus, ::testing::ValuesIn(fuzz_targets()), parameter_name);
 
 TEST(FuzzCorpus, EveryFolderHasATarget) {
   std::vector<std::string> names;

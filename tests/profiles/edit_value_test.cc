@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/edit_value.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "profiles/cluster_file.h"

@@ -4,7 +4,6 @@
 // of it, signed as the executor signs its own and disturbed as real ones are. No clock is read, so
 // the tolerance is fixed and nothing depends on what else runs. scripts/ring_check closes the same
 // ring with real steps of this machine.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sim/memory/allocator.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::sim {
 namespace {
@@ -97,7 +98,7 @@ TEST_P(AllocatorGolden, DoesWhatPyTorchDid) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recordings, AllocatorGolden, ::testing::ValuesIn(recordings()),
-                         [](const auto& recording) { return recording.param; });
+                         parameter_name);
 
 }  // namespace
 }  // namespace shardwright::sim

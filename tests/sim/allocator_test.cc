@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/memory/allocator.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "sim/core/base/error.h"
 #include "tests/sim/reference_allocator.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::sim {
 namespace {
@@ -36,6 +36,10 @@ struct Rounding {
   Bytes reserved;
 };
 
+void PrintTo(const Rounding& rounding, std::ostream* out) {
+  *out << rounding.size << " bytes";
+}
+
 class AllocatorRounding : public ::testing::TestWithParam<Rounding> {};
 
 TEST_P(AllocatorRounding, OneBlock) {
@@ -55,7 +59,8 @@ INSTANTIATE_TEST_SUITE_P(
         // From there on in steps of 2 MiB; a rest of up to 1 MiB is not split off.
         Rounding{10 * kMi, 10 * kMi, 10 * kMi}, Rounding{10 * kMi + 1, 10 * kMi + 512, 12 * kMi},
         Rounding{11 * kMi - 512, 11 * kMi - 512, 12 * kMi}, Rounding{11 * kMi, 12 * kMi, 12 * kMi},
-        Rounding{11 * kMi + 1, 12 * kMi, 12 * kMi}));
+        Rounding{11 * kMi + 1, 12 * kMi, 12 * kMi}),
+    parameter_name);
 
 TEST(Allocator, SmallBlocksShareASegment) {
   CachingAllocator allocator;
@@ -259,6 +264,10 @@ struct Setting {
   AllocatorOptions options;
 };
 
+void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.name;
+}
+
 class RandomAllocations : public ::testing::TestWithParam<Setting> {};
 
 Bytes random_size(std::mt19937& random) {
@@ -414,7 +423,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"expandable",
                               {.limit_bytes = 600 * kMi, .expandable_segments = true}},
                       Setting{"expandable_unlimited", {.expandable_segments = true}}),
-    [](const auto& setting) { return setting.param.name; });
+    parameter_name);
 
 }  // namespace
 }  // namespace shardwright::sim

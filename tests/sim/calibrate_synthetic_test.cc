@@ -10,6 +10,7 @@
 #include "sim/calibrate/rows.h"
 #include "tests/sim/synthetic_machine.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::sim {
 namespace {
@@ -108,7 +109,7 @@ TEST_P(SyntheticTruth, LiesInTheStatedIntervals) {
 INSTANTIATE_TEST_SUITE_P(Calibrate, SyntheticTruth,
                          ::testing::Values(CostGroup::kProducts, CostGroup::kAttention,
                                            CostGroup::kMemory, CostGroup::kCollectives),
-                         [](const auto& each) { return std::string(name_of(each.param)); });
+                         parameter_name);
 
 const FittedValue& value_of(const GroupFit& fit, const std::string& path) {
   for (const FittedValue& value : fit.values) {

@@ -15,6 +15,7 @@
 #include "sim/predict.h"
 #include "tests/sim/synthetic_machine.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {

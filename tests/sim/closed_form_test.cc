@@ -17,6 +17,7 @@
 #include "sim/core/plan.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::sim {
 namespace {
@@ -139,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Stacks, ClosedFormCase,
                                            Case{"torch-eager", "dgx-h100", "llama-3-8b", 0.04},
                                            Case{"torch-compile", "p4d", "qwen2.5-7b", 0.05},
                                            Case{"mpt-eager", "dgx-a100-80g", "mpt-7b", 0.06},
-                                           Case{"hf-eager", "l40s-pcie8", "gpt2-medium", 0.40}));
+                                           Case{"hf-eager", "l40s-pcie8", "gpt2-medium", 0.40}),
+                         parameter_name);
 
 TEST(ClosedForm, CoversEveryLengthOfTheCheckpointedPrefix) {
   const Model model = model_named("llama-3-8b");

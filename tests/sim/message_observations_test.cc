@@ -15,6 +15,7 @@
 #include "sim/pipeline/stage_schedules.h"
 #include "sim/trace/observations.h"
 #include "tests/sim/model_parallel_plans.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {

@@ -12,6 +12,7 @@
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
 #include "tests/support/tiny_models.h"
 
@@ -138,7 +139,8 @@ TEST_P(InOrderTest, AStepIsTheSumOfItsOperations) {
 
 INSTANTIATE_TEST_SUITE_P(Strategies, InOrderTest,
                          ::testing::Values(Strategy::kSingle, Strategy::kDdp, Strategy::kZero1,
-                                           Strategy::kFsdp2, Strategy::kYafsdp));
+                                           Strategy::kFsdp2, Strategy::kYafsdp),
+                         parameter_name);
 
 TEST(SharedDeviceTest, MoreRanksOnTheSameCoresGiveNoMoreThroughput) {
   const Model model = shardwright::testing::tiny_llama();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every strategy's schedule: bytes against the volume formulas, memory that returns to where it
 // began, and the monotonies a planner relies on.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>

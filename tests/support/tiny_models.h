@@ -2,8 +2,18 @@
 // Models small enough to train in milliseconds, with sizes that do not divide by numbers of ranks.
 #pragma once
 
+#include <ostream>
+
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
+
+namespace shardwright {
+
+inline void PrintTo(const Model& model, std::ostream* out) {
+  *out << model.name;
+}
+
+}  // namespace shardwright
 
 namespace shardwright::testing {
 

@@ -16,6 +16,7 @@
 #include "sim/core/base/error.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/exec/training.h"
+#include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
 namespace {
@@ -41,7 +42,7 @@ CommunicatorCase mpi(StreamMode mode) {
 INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorContract,
                          ::testing::ValuesIn(std::vector{mpi(StreamMode::kInline),
                                                          mpi(StreamMode::kThreads)}),
-                         case_name);
+                         parameter_name);
 
 struct Trained {
   Strategy strategy;
