@@ -285,11 +285,13 @@ Nanoseconds Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::in
 
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
   begin_op(at);
+  const bool is_left_out = rehearses_ && !is_rehearsed(at.micro_step - first_micro_);
   if (is_mark(op)) {
     wait_for(at, op);
+    if (!is_left_out) release(at);
     return record_for(at, op);
   }
-  if (rehearses_ && !is_rehearsed(at.micro_step - first_micro_)) return;
+  if (is_left_out) return;
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
   const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
   if (micro_step != micro_step_) {

@@ -2,10 +2,13 @@
 #include "sim/core/pass_arena.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
-#include <tuple>
+#include <queue>
 #include <utility>
+#include <vector>
 
 #include "sim/core/base/check.h"
 #include "sim/core/memory_actions.h"
@@ -28,7 +31,8 @@ struct Life {
 
 class Lives {
  public:
-  explicit Lives(const Schedule& schedule) : schedule_(schedule) {
+  explicit Lives(const Schedule& schedule)
+      : schedule_(schedule), numbers_(schedule), live_(numbers_.size(), kNowhere) {
     MemoryActions actions(schedule);
     for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
       first_of_op.push_back(static_cast<std::uint32_t>(all.size()));
@@ -53,7 +57,6 @@ class Lives {
   std::vector<std::uint32_t> first_of_op;
 
  private:
-  using Key = std::tuple<Tensor, std::int32_t, std::int32_t>;  // unit, micro-batch
   /// Such a schedule (zbv) sends what the other stage may take many passes later, and only then
   /// sends what this one waits for: its messages keep their slots until the channel's next one,
   /// before which they have been taken (sim/pipeline/rendezvous.h).
@@ -68,37 +71,31 @@ class Lives {
     return op.work.kind == WorkKind::kTransfer && op.phase == Phase::kPrepare;
   }
 
-  Key key_of(const OpInstance& at, const MemoryAction& action) const {
-    const auto& pass = schedule_.sections[at.section].pass;
-    const std::int32_t micro = pass && !belongs_to_step(action.tensor) ? pass->micro_batch : -1;
-    return {action.tensor, at.unit + action.offset, micro};
-  }
-
   void acquire(const OpInstance& at, const Op& op, const MemoryAction& action) {
-    live_[key_of(at, action)] = all.size();
+    live_[numbers_.of(at, action.tensor, action.offset)] = all.size();
     all.push_back({aligned(action.bytes), first_of_op.size() - 1});
     all.back().is_message = is_message(op);
   }
 
   void release(const OpInstance& at, const Op& op, const MemoryAction& action) {
-    const auto found = live_.find(key_of(at, action));
-    SHARDWRIGHT_CHECK(found != live_.end(), "'{}' of unit {} dies before it lives",
-                      name_of(action.tensor), at.unit + action.offset);
-    Life& life = all[found->second];
+    const std::size_t number = numbers_.of(at, action.tensor, action.offset);
+    SHARDWRIGHT_CHECK(number != TensorNumbers::kNone && live_[number] != kNowhere,
+                      "'{}' of unit {} dies before it lives", name_of(action.tensor),
+                      at.unit + action.offset);
+    const std::size_t dying = std::exchange(live_[number], kNowhere);
+    Life& life = all[dying];
     life.end = first_of_op.size() - 1;
     life.is_message = life.is_message || is_message(op);
     if (is_message(op)) {
       life.sent_in = ends_.size() - 1;
-      const auto [last, first] = last_sent_.try_emplace({op.peer, op.channel}, found->second);
-      if (!first) all[std::exchange(last->second, found->second)].followed_at = life.end;
+      const auto [last, first] = last_sent_.try_emplace({op.peer, op.channel}, dying);
+      if (!first) all[std::exchange(last->second, dying)].followed_at = life.end;
     }
-    const Block& block = schedule_.blocks[at.block];
-    if (op.stream != 0) life.end += block.op_count - 1 - (at.op - block.first_op);
-    live_.erase(found);
   }
 
   const Schedule& schedule_;
-  std::map<Key, std::size_t> live_;
+  TensorNumbers numbers_;
+  std::vector<std::size_t> live_;                                           // by number
   std::map<std::pair<std::int16_t, std::int16_t>, std::size_t> last_sent_;  // by peer and channel
   std::uint32_t section_ = 0;
   std::vector<std::size_t> ends_;  // of sections as they run, the last operation so far
@@ -108,11 +105,13 @@ class Lives {
 class Space {
  public:
   Bytes place(const Life& life) {
-    std::erase_if(used_, [&](const Range& range) { return range.last_use < life.begin; });
-    Bytes at = 0;
-    auto next = used_.begin();
-    for (; next != used_.end() && next->begin - at < life.bytes; ++next) at = next->end;
-    used_.insert(next, {at, at + life.bytes, life.end});
+    for (; !used_.empty() && used_.top().last_use < life.begin; used_.pop()) give_back(used_.top());
+    auto gap = gaps_.begin();
+    while (gap->end - gap->begin < life.bytes) ++gap;
+    const Bytes at = gap->begin;
+    gap->begin += life.bytes;
+    if (gap->begin == gap->end) gaps_.erase(gap);
+    used_.push({life.end, at, at + life.bytes});
     high_ = std::max(high_, at + life.bytes);
     return at;
   }
@@ -120,10 +119,27 @@ class Space {
 
  private:
   struct Range {
-    Bytes begin, end;
     std::size_t last_use;
+    Bytes begin, end;
+    bool operator>(const Range& other) const { return last_use > other.last_use; }
   };
-  std::vector<Range> used_;  // by address
+
+  void give_back(const Range& range) {
+    auto behind = std::lower_bound(
+        gaps_.begin(), gaps_.end(), range,
+        [](const Range& gap, const Range& other) { return gap.begin < other.begin; });
+    const bool joins_behind = behind->begin == range.end;
+    if (joins_behind) behind->begin = range.begin;
+    if (behind != gaps_.begin() && std::prev(behind)->end == range.begin) {
+      std::prev(behind)->end = joins_behind ? behind->end : range.end;
+      if (joins_behind) gaps_.erase(behind);
+    } else if (!joins_behind) {
+      gaps_.insert(behind, range);
+    }
+  }
+
+  std::vector<Range> gaps_ = {{0, 0, std::numeric_limits<Bytes>::max()}};  // by address
+  std::priority_queue<Range, std::vector<Range>, std::greater<>> used_;    // the next to end first
   Bytes high_ = 0;
 };
 

@@ -2,9 +2,9 @@
 // The arena of a pipeline's stage: places follow from when tensors live in the step.
 //
 // Tensors of the compute stream are placed first-fit in the order in which the host issues what
-// acquires them. What the layers' own collectives read or write stays until the end of its unit's
-// pass, where compute has waited for them. Messages lie apart in slots of one size, and one that is
-// sent keeps its slot through the next pass, under zbv until the next message of its channel.
+// acquires them, until what compute has waited for lets go of them. Messages lie apart in slots of
+// one size, and one that is sent keeps its slot through the next pass, under zbv until the next
+// message of its channel.
 #pragma once
 
 #include "sim/core/arena.h"

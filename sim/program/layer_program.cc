@@ -202,9 +202,11 @@ class LayerPrograms::Writer {
         use_(use),
         units_(model, plan, stack, gpu),
         forms_(model, plan, stack, gpu),
-        pass_(stack.parallel, plan.parallel.cuda_graphs.value_or(
-                                  parallel_word<CudaGraphs>(stack.parallel.cuda_graphs)
-                                      .value_or(CudaGraphs::kNone))) {}
+        pass_(
+            stack.parallel,
+            plan.parallel.cuda_graphs.value_or(
+                parallel_word<CudaGraphs>(stack.parallel.cuda_graphs).value_or(CudaGraphs::kNone)),
+            stack.memory) {}
 
   Plain plain() {
     Plain plain;

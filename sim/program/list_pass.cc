@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/core/memory_actions.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -30,9 +32,10 @@ void ListPass::wait(Op& op, UnitEvent event) const {
 }
 
 /// A place in the compute stream that takes no time.
-Op& ListPass::mark(Phase phase) {
+Op& ListPass::mark(Phase phase, bool deferrable) {
   Op marker;
   marker.phase = phase;
+  marker.deferrable = deferrable;
   marker.work.kernels = 0;
   computed_ = pass_.ops.size();
   return push(marker);
@@ -44,10 +47,16 @@ void ListPass::record_computed(Phase phase) {
 }
 
 void ListPass::push_collective(const Op& op) {
-  if (op.joins && in_flight_) awaited_ = true;
+  if (!in_flight_.empty()) {
+    if (op.joins) awaited_ = true;
+    if (pass_.ops[in_flight_.back()].deferrable != op.deferrable) join(op.phase);
+  }
   const bool with_list = op.collective.overlap == Overlap::kOtherMicroBatch;
   // In order: whoever waits for this one has waited for those before it.
-  if (awaited_ && op.collective.overlap != Overlap::kNone) wait(mark(op.phase), last_);
+  if (awaited_ && op.collective.overlap != Overlap::kNone) join(op.phase);
+  const bool with_other_part =
+      computed_ != kNone && pass_.ops[computed_].deferrable != op.deferrable;
+  if (!with_list && with_other_part) mark(op.phase, op.deferrable);
   if (!with_list) record_computed(op.phase);
   Op& pushed = push(op);
   pushed.work.kind = WorkKind::kCollective;
@@ -56,16 +65,16 @@ void ListPass::push_collective(const Op& op) {
   if (!with_list) wait(pushed, UnitEvent::kComputed);
   last_ = last_ == UnitEvent::kArrived ? UnitEvent::kArrivedToo : UnitEvent::kArrived;
   pushed.record = reference(last_);
-  in_flight_ = true;
+  in_flight_.push_back(pass_.ops.size() - 1);
   awaited_ = op.collective.overlap == Overlap::kNone;
 }
 
 void ListPass::push_compute(const Op& op) {
-  if (op.joins && in_flight_) awaited_ = true;
+  if (op.joins && !in_flight_.empty()) awaited_ = true;
   Op& pushed = push(op);
   if (std::exchange(awaited_, false)) {
     wait(pushed, last_);
-    in_flight_ = false;
+    in_flight_.clear();
   }
   computed_ = pass_.ops.size() - 1;
 }
@@ -83,9 +92,24 @@ void ListPass::wait_for_device(Phase phase, double wakeup_s) {
 }
 
 void ListPass::join(Phase phase) {
-  if (!in_flight_) return;
-  awaited_ = in_flight_ = false;
-  wait(mark(phase), last_);
+  if (in_flight_.empty()) return;
+  wait(mark(phase, pass_.ops[in_flight_.back()].deferrable), last_);
+  awaited_ = false;
+  in_flight_.clear();
+  for (const MemoryAction& death : std::exchange(outstanding_, {})) add(death);
+}
+
+/// What the last operation does.
+void ListPass::add(MemoryAction action) {
+  action.op = static_cast<std::uint32_t>(pass_.ops.size() - 1);
+  pass_.memory.push_back(action);
+}
+
+/// Whether a collective touches the tensor that compute does not wait for next.
+bool ListPass::is_in_flight(const MemoryAction& action) const {
+  return memory_ == MemoryManager::kStatic && !awaited_ &&
+         std::any_of(in_flight_.begin(), in_flight_.end(),
+                     [&](std::size_t at) { return touches(pass_.ops[at], action); });
 }
 
 void ListPass::append(const Ops& list, const std::vector<MemoryAction>& lifetimes) {
@@ -105,8 +129,14 @@ void ListPass::append(const Ops& list, const std::vector<MemoryAction>& lifetime
       push_compute(op);
     }
     for (; action != lifetimes.end() && action->op == i; ++action) {
-      pass_.memory.push_back(*action);
-      pass_.memory.back().op = static_cast<std::uint32_t>(pass_.ops.size() - 1);
+      if (!action->acquire && is_in_flight(*action)) {
+        outstanding_.push_back(*action);
+      } else {
+        add(*action);
+      }
+    }
+    if (in_flight_.empty()) {
+      for (const MemoryAction& death : std::exchange(outstanding_, {})) add(death);
     }
     const bool reads = op.host_reads && graphs_ != CudaGraphs::kStep;
     if (reads) {

@@ -4,21 +4,26 @@
 //
 // A collective that is not overlapped starts when compute has come so far and holds it up; one that
 // is overlapped with what follows starts at the same point, and an operation that `joins` waits for
-// it, at the latest the end of the list. What other micro-batches hide begins with the list.
+// it, at the latest the end of the list. What other micro-batches hide begins with the list. What
+// concerns a collective that is put off (Op::deferrable) is put off with it.
+//
+// Places of static memory go from one tensor to the next as the host issues operations, so what a
+// collective beside compute touches dies where compute waits for that collective.
 #pragma once
 
 #include <vector>
 
 #include "sim/core/op.h"
 #include "sim/core/parallel_software.h"
+#include "sim/core/stack.h"
 #include "sim/program/unit_program.h"
 
 namespace shardwright::sim {
 
 class ListPass {
  public:
-  ListPass(const ParallelSoftware& software, CudaGraphs graphs)
-      : software_(software), graphs_(graphs) {}
+  ListPass(const ParallelSoftware& software, CudaGraphs graphs, MemoryManager memory)
+      : software_(software), graphs_(graphs), memory_(memory) {}
 
   /// Appends; several lists of one pass follow one another. `lifetimes` are by the list's indices.
   void append(const Ops& list, const std::vector<MemoryAction>& lifetimes = {});
@@ -26,7 +31,7 @@ class ListPass {
 
  private:
   Op& push(const Op& op);
-  Op& mark(Phase phase);
+  Op& mark(Phase phase, bool deferrable = false);
   void push_collective(const Op& op);
   void push_compute(const Op& op);
   void wait_for_device(Phase phase, double wakeup_s);
@@ -34,13 +39,17 @@ class ListPass {
   /// The last operation that computes records what collectives and the host wait for.
   void record_computed(Phase phase);
   void wait(Op& op, UnitEvent event) const;
+  void add(MemoryAction action);
+  bool is_in_flight(const MemoryAction& action) const;
 
   const ParallelSoftware& software_;
   CudaGraphs graphs_;
+  MemoryManager memory_;
   UnitPass pass_;
-  std::size_t computed_ = kNone;  // index of the last operation that computes
-  bool in_flight_ = false;        // a collective that nothing has waited for
-  bool awaited_ = false;          // the next operation that computes waits for it
+  std::size_t computed_ = kNone;           // index of the last operation that computes
+  std::vector<std::size_t> in_flight_;     // collectives that nothing has waited for
+  std::vector<MemoryAction> outstanding_;  // deaths that wait for them
+  bool awaited_ = false;                   // the next operation that computes waits for them
   UnitEvent last_ = UnitEvent::kArrivedToo;
   double host_s_ = 0;  // of the next operation
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);

@@ -2,20 +2,12 @@
 #include "sim/strategies/pass_parts.h"
 
 #include <algorithm>
-#include <iterator>
 
+#include "sim/core/memory_actions.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
 namespace {
-
-bool touches(const Op& op, const MemoryAction& action) {
-  const auto is_it = [&](const Operand& operand) {
-    return operand.tensor == action.tensor && operand.offset == action.offset;
-  };
-  return std::any_of(std::begin(op.in), std::end(op.in), is_it) ||
-         std::any_of(std::begin(op.out), std::end(op.out), is_it);
-}
 
 /// What a delayed operation keeps of a tensor that it touches.
 Bytes bytes_read(const Op& op, const MemoryAction& action) {

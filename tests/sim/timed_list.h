@@ -37,7 +37,7 @@ struct TimedList {
 
 inline TimedList timed_list(const profiles::Profile& profile, const Plan& plan, const Ops& ops,
                             CudaGraphs graphs = CudaGraphs::kNone) {
-  ListPass pass(profile.stack.parallel, graphs);
+  ListPass pass(profile.stack.parallel, graphs, profile.stack.memory);
   pass.append(ops);
   Schedule schedule;
   schedule.layers = 1;
