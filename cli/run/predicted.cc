@@ -10,6 +10,7 @@
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/trained_precision.h"
+#include "sim/pipeline/places_free.h"
 #include "sim/pipeline/stage_schedules.h"
 #include "sim/predict.h"
 
@@ -105,6 +106,7 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
   check_plan(with_products_in_bf16(options.plan), options.model, predicted.gpus_per_node);
   predicted.stages = sim::step_schedules(
       options.model, options.plan, profiles::load_stack("native").stack, predicted.gpus_per_node);
+  sim::check_places_free(predicted.stages);
   return predicted;
 }
 
