@@ -117,8 +117,8 @@ class Executor {
   void rehearse(const Batch& batch, const OnStage& on_stage = {});
   /// The same without collectives and without rendezvous other ranks.
   void rehearse_alone(const Batch& batch);
-  /// Sum of losses over one micro-batch of every rank, without gradients.
-  LossSums evaluate(Batch batch);
+  /// Adds the losses of one micro-batch of every rank to `sum`, without gradients.
+  LossSums evaluate(Batch batch, LossSums sum = {});
 
   const ParameterLayout& layout() const { return layout_; }
   /// Everything this rank owns, by unit and place. After parameters were written there,

@@ -51,7 +51,7 @@ void Executor::update(const StepOptions& options) {
   cast_changed();
 }
 
-LossSums Executor::evaluate(Batch batch) {
+LossSums Executor::evaluate(Batch batch, LossSums sum) {
   const int rank = groups_.world->rank();
   recorder_.prepare_step(0);
   LossSums mine;
@@ -78,7 +78,7 @@ LossSums Executor::evaluate(Batch batch) {
   std::vector<LossSums> all(static_cast<std::size_t>(groups_.world->size()));
   groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
                           std::as_writable_bytes(std::span(all)));
-  LossSums sum;
+  // One by one, in the order of a single rank.
   for (const LossSums& part : all) {
     sum.loss += part.loss;
     sum.tokens += part.tokens;

@@ -9,7 +9,7 @@ void ModelOps::fold_leaves(Array from, std::int64_t leaves, Array out) {
   std::vector<const void*> inputs;
   for (std::int64_t leaf = 0; leaf < leaves; ++leaf)
     inputs.push_back(from.part(leaf * out.size, out.size).data);
-  device_.fold(stream_, inputs, from.dtype, out, false, SumOrder::kTree);
+  device_.fold(stream_, inputs, from.dtype, out, false, order_);
 }
 
 // Of a product whose input's columns tensor ranks share.

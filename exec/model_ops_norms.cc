@@ -101,14 +101,21 @@ void ModelOps::norm_backward(const Op& op, std::int32_t unit) {
   const Matrix x = rows(op.in[2], unit), d_y = rows(op.in[0], unit), d_x = rows(op.out[0], unit);
   const Matrix residual = op.in[3] ? rows(op.in[3], unit) : Matrix();
   const WeightTensors& t = tensors_of(op, unit);
-  // Without sequence parallelism every rank has all tokens.
+  // Without sequence parallelism every rank has all tokens, of which the last leaves may have
+  // fewer.
   const std::int64_t leaves = shape_.sequence_parallel ? leaves_ : leaves_ * shape_.tp;
-  const std::int64_t count = x.rows / leaves;
-  const auto part = [count](const Matrix& whole, std::int64_t leaf) {
-    return whole.row_range(leaf * count, count);
+  const auto range_of = [&](std::int64_t leaf) {
+    return Slice{SliceAlong::kRows, static_cast<std::int16_t>(leaf),
+                 static_cast<std::int16_t>(leaves)}
+        .of(x.rows);
+  };
+  const auto part = [&](const Matrix& whole, std::int64_t leaf) {
+    const Slice::Range range = range_of(leaf);
+    return whole.row_range(range.begin, range.size());
   };
   if (t.bias >= 0) {
     norm_gradient(op, unit, t.bias, leaves, [&](std::int64_t leaf, Array to, bool adds) {
+      if (range_of(leaf).size() == 0) return device_.zero(stream_, to.data, to.bytes());
       device_.bias_gradient(stream_, part(d_y, leaf), to, adds, scratch());
     });
   }
@@ -116,12 +123,14 @@ void ModelOps::norm_backward(const Op& op, std::int32_t unit) {
   float* const saved = norm_statistics(op, op.in[1], unit);
   const int tensor = is_post_norm(op) ? t.second : t.first;
   norm_gradient(op, unit, tensor, leaves, [&](std::int64_t leaf, Array to, bool adds) {
+    const Slice::Range range = range_of(leaf);
+    if (range.size() == 0) return device_.zero(stream_, to.data, to.bytes());
     const float* statistics = saved;
     if (leaves > 1) {
       // Deviations of all tokens lie before their means.
       const bool has_means = model_.norm == Normalization::kLayerNorm;
       const Matrix kinds(saved, DType::kFp32, has_means ? 2 : 1, x.rows);
-      statistics = copied_statistics(kinds.col_range(leaf * count, count));
+      statistics = copied_statistics(kinds.col_range(range.begin, range.size()));
     }
     const void* added = residual.data != nullptr ? part(residual, leaf).data : nullptr;
     device_.norm_backward(stream_, part(x, leaf), norm, statistics, part(d_y, leaf), added,

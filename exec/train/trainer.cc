@@ -325,10 +325,9 @@ class Run {
         watch(
             {fmt::format("the evaluation after step {}", result_.last_step), watchdog_->limit_s()});
       }
-      const LossSums part = executor_.evaluate(evaluation_batch(
-          *data_.eval, shape_, plan_.seq_len, first, count, executor_.data_rank()));
-      sum.loss += part.loss;
-      sum.tokens += part.tokens;
+      sum = executor_.evaluate(
+          evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, count, executor_.data_rank()),
+          sum);
     }
     if (watchdog_) watchdog_->end_stage();
     if (sum.tokens == 0) return std::nullopt;
