@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/core/base/divisors.h"
@@ -115,8 +117,8 @@ void check_tensor(const Plan& plan, const Model& model) {
   }
 }
 
-/// Every leaf of a sum that tensor ranks share is as large as the others, and a rank has whole
-/// ones.
+/// Every leaf of a product that tensor ranks share is as large as the others, and a rank has whole
+/// ones; of tokens and of the vocabulary, too, where ranks divide them.
 void check_sum_shape(const Plan& plan, const Model& model) {
   const std::int64_t parts = plan.sum_features, tp = plan.parallel.tp;
   if (plan.sum_uses > 2) {
@@ -127,16 +129,30 @@ void check_sum_shape(const Plan& plan, const Model& model) {
                             plan.parallel.pp));
   }
   if (parts == 0 || parts == tp) return;
-  const auto refuse = [&](std::string_view expected) {
-    throw Error(fmt::format("sum_features is {}, but tp is {}, expected {}", parts, tp, expected));
+  std::vector<std::pair<std::int64_t, std::string_view>> wholes = {
+      {model.heads, "heads"},
+      {model.kv_heads, "key/value heads"},
+      {model.ffn, "channels of the MLP"}};
+  if (plan.parallel.sequence_parallel()) wholes.emplace_back(plan.seq_len, "tokens of a sequence");
+  if (tp > 1) wholes.emplace_back(model.vocab, "tokens of the vocabulary");
+  const auto divided = [&](std::int64_t count) {
+    return std::all_of(wholes.begin(), wholes.end(),
+                       [count](const auto& whole) { return whole.first % count == 0; });
   };
-  if (parts % tp != 0 || !is_power_of_two(parts)) refuse("a power of two that tp divides");
-  check_divides("sum_features", parts, model.heads, "heads");
-  check_divides("sum_features", parts, model.kv_heads, "key/value heads");
-  check_divides("sum_features", parts, model.ffn, "channels of the MLP");
-  check_divides("sum_features", parts, plan.seq_len, "tokens of a sequence");
-  // Ranks cut the vocabulary as leaves do where all rows of leaves are as many.
-  if (tp > 1) check_divides("sum_features", parts, model.vocab, "tokens of the vocabulary");
+  // A tensor rank has one leaf or a power of two of them.
+  std::vector<std::int64_t> expected = {tp};
+  for (std::int64_t count = 1; count <= model.heads; count *= 2) {
+    if (count != tp && count % tp == 0 && divided(count)) expected.push_back(count);
+  }
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format("sum_features is {}, {} {}", parts, why, fmt::join(expected, " or ")));
+  };
+  if (parts % tp != 0 || !is_power_of_two(parts))
+    refuse(fmt::format("but tp is {}, expected a power of two that tp divides,", tp));
+  for (const auto& [whole, what] : wholes) {
+    if (whole % parts != 0)
+      refuse(fmt::format("which does not divide {} {}, expected", whole, what));
+  }
 }
 
 void check_pipeline(const Plan& plan, const Model& model) {

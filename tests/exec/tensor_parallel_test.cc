@@ -128,10 +128,14 @@ TEST(TensorParallel, RanksThatShareKeyValueHeadsAreAlikeInAllLayouts) {
          {Strategy::kFsdp2, Strategy::kZero2, Strategy::kFsdp2NoReshard}) {
       expect_same_training(expected, train(tensor_parallel(model, strategy, 4, 2, 2)));
     }
-    Training whole_tokens = tensor_parallel(model, Strategy::kYafsdp, 4, 2, 2);
-    whole_tokens.plan.parallel.sp = false;
-    whole_tokens.mode = StreamMode::kThreads;
-    expect_same_training(expected, train(whole_tokens));
+    for (const StreamMode mode : {StreamMode::kThreads, StreamMode::kShuffled}) {
+      for (const bool sp : {true, false}) {
+        Training beside = tensor_parallel(model, Strategy::kYafsdp, 4, 2, 2);
+        beside.plan.parallel.sp = sp;
+        beside.mode = mode;
+        expect_same_training(expected, train(beside));
+      }
+    }
     Training one = training;
     one.plan.parallel = {};
     one.plan.gpus = 1;
