@@ -227,7 +227,19 @@ class LayerPrograms::Writer {
     passes.forward = take();
     append_backward(unit);
     passes.backward = take();
+    if (unit.backward.empty()) drop_gradient(unit, passes.backward);
     return passes;
+  }
+
+  /// What the first layer hands to a frozen embedding.
+  static void drop_gradient(const UnitProgram& unit, UnitPass& backward) {
+    const ProgramTensor& gradient = unit.tensors[Tensor::kDX];
+    MemoryAction& action = backward.memory.emplace_back();
+    action.acquire = false;
+    action.tensor = Tensor::kDX;
+    action.offset = of_next_unit(Tensor::kDX).offset;
+    action.category = gradient.category;
+    action.bytes = gradient.bytes;
   }
 
   /// Modules of multi-token prediction go with the head, whose matrix each of them uses once more.

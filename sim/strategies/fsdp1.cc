@@ -81,7 +81,11 @@ class Fsdp1 final : public ShardingStrategy {
 
   void after_backward(StepWriter& w) override {
     const std::int64_t elements = w.trained();
-    if (elements == 0) return;
+    const bool frees = w.elements() > 0 && (!w.pipelined() || w.last_micro_step());
+    if (elements == 0) {  // frozen
+      if (frees) w.release(Tensor::kGathered, 0, unshard_);
+      return;
+    }
     const Plan& plan = w.plan();
     const std::int64_t width = bytes_of(plan.param_dtype);
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
@@ -102,7 +106,7 @@ class Fsdp1 final : public ShardingStrategy {
     } else {
       add_to_whole(w);
     }
-    if (!w.pipelined() || w.last_micro_step()) w.release(Tensor::kGathered, 0, unshard_);
+    if (frees) w.release(Tensor::kGathered, 0, unshard_);
     w.release_weight_gradients(unshard_);
     if (skips && !w.last_micro_step()) return;
 

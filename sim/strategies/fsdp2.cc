@@ -62,7 +62,11 @@ void Fsdp2::before_backward(StepWriter& w) {
 
 void Fsdp2::after_backward(StepWriter& w) {
   const std::int64_t elements = w.trained();
-  if (elements == 0) return;
+  const bool frees = w.elements() > 0 && (reshards_ || w.last_micro_step());
+  if (elements == 0) {  // frozen
+    if (frees) w.release(Tensor::kGathered, 0);
+    return;
+  }
   const Plan& plan = w.plan();
   const std::int64_t width = bytes_of(plan.param_dtype);
   const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
@@ -79,7 +83,7 @@ void Fsdp2::after_backward(StepWriter& w) {
   w.memory_op(OpKind::kCopyIn, 0, Phase::kReduce, MemoryClass::kCopy,
               (width + (skips ? 2 : 1) * reduced_width) * elements, 0)
       .record = {reduce_ready_, 0};
-  if (reshards_ || w.last_micro_step()) w.release(Tensor::kGathered, 0);
+  if (frees) w.release(Tensor::kGathered, 0);
   w.acquire(Tensor::kReduceInput, 0, reduced_width * elements, 0, MemoryCategory::kGradientBuffers);
   w.release_weight_gradients();
   if (skips) w.release(Tensor::kFullGradient, 0);

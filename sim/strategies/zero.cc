@@ -81,7 +81,8 @@ class Zero final : public ShardingStrategy {
   void after_backward(StepWriter& w) override {
     const std::int64_t elements = w.trained();
     w.record_on_compute(backward_done_);
-    if (elements == 0) {
+    if (elements == 0) {  // frozen
+      if (stage_ == 3 && w.elements() > 0) w.release(Tensor::kGathered, 0);
       w.release_weight_gradients();
       return;
     }
