@@ -13,9 +13,11 @@
 namespace shardwright::sim {
 namespace {
 
-/// In-flight passes are as many with fewer micro-batches, once warm-up is over.
+/// Where the schedule has a steady state, as many passes are in flight with fewer micro-batches,
+/// once warm-up is over.
 PipelineShape shortened(PipelineShape shape) {
-  shape.micro_batches = std::min(shape.micro_batches, 4 * shape.stages);
+  if (shape.info().has_steady_state)
+    shape.micro_batches = std::min(shape.micro_batches, 4 * shape.stages);
   return shape;
 }
 
