@@ -4,8 +4,9 @@
 // micro-batch; updated parameters are gathered after the optimizer (DeepSpeed: exposed) or, on the
 // native stack, unit by unit while the next forward runs. Stage 3 is DeepSpeed's: gathers on a
 // stream of their own with no dependency on compute, unpacked by a copy, gradients copied into a
-// bucket, at most two reductions outstanding before the host blocks, and a host synchronisation
-// after backward.
+// bucket, at most two reductions outstanding before the host blocks. The host waits for the device
+// after each backward that reduces (independent_gradient_partition_epilogue of
+// runtime/zero/stage_1_and_2.py and stage3.py).
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -94,14 +95,18 @@ class Zero final : public ShardingStrategy {
     const bool accumulates = stage_ == 1 && !w.first_micro_step() && !w.sums_in_backward();
     const std::int64_t bytes = (width + reduced + (accumulates ? reduced : 0)) * elements;
     const bool copies = !native_ || reduced != width || accumulates;
-    if (copies) {
+    // Until the last micro-batch autograd itself adds to the gradients of stage 1.
+    const bool adds_up = !native_ && !reduces(w);
+    if (adds_up) {
+      w.memory_op(OpKind::kAccumulate, 0, Phase::kReduce, MemoryClass::kCopy, bytes, 0);
+    } else if (copies) {
       const OpKind kind = native_ && reduced != width ? OpKind::kCastGradient : OpKind::kCopyIn;
       w.memory_op(kind, reduce_stream_, Phase::kReduce, MemoryClass::kCopy, bytes, 0,
                   {{backward_done_, 0}})
           .record = {bucket_ready_, 0};
     }
     if (stage_ == 3) w.release(Tensor::kGathered, 0);
-    w.release_weight_gradients(reduce_stream_);
+    w.release_weight_gradients(adds_up ? StepWriter::kSameStream : reduce_stream_);
     if (!reduces(w)) return;
     Op& scatter = w.collective(OpKind::kReduceScatter, gather_stream_, Phase::kReduce,
                                reduced * elements, plan.reduce_dtype);
@@ -119,9 +124,8 @@ class Zero final : public ShardingStrategy {
   }
 
   void end_micro_step(StepWriter& w) override {
-    if (!w.last_micro_step()) return;
-    w.wait_on_compute({finished_, 0});
-    if (!native_) w.synchronize(Phase::kReduce);
+    if (w.last_micro_step()) w.wait_on_compute({finished_, 0});
+    if (!native_ && reduces(w)) w.synchronize(Phase::kReduce);
   }
 
   void after_optimizer(StepWriter& w) override {
