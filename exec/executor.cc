@@ -10,7 +10,6 @@
 
 #include "exec/host/stream_clocks.h"
 #include "sim/core/base/check.h"
-#include "sim/core/base/error.h"
 #include "sim/core/base/seconds.h"
 #include "sim/core/executed_plan.h"
 
@@ -21,16 +20,6 @@ namespace {
 Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
                  const RankGroups& groups) {
   check_run(plan, model);
-  if (plan.attention != AttentionKind::kFlash) {
-    throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
-                            name_of(plan.attention)));
-  }
-  if (plan.offload != Offload::kNone) {
-    throw Error(
-        fmt::format("offload is {}, expected none: the executor keeps everything on its "
-                    "device",
-                    offload_name(plan)));
-  }
   SHARDWRIGHT_CHECK(schedule.world_ranks() == groups.world->size() &&
                         schedule.shard_ranks() == groups.shard->size() &&
                         schedule.replicate_ranks() == groups.replicate->size(),

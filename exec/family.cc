@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/family.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 
@@ -147,15 +145,6 @@ const FamilyForm* find_family_form(std::string_view family) {
   const auto* found = std::find_if(std::begin(kForms), std::end(kForms),
                                    [&](const FamilyForm& form) { return form.family == family; });
   return found == std::end(kForms) ? nullptr : found;
-}
-
-std::string trained_families() {
-  std::string words;
-  for (const FamilyForm& form : kForms) {
-    const bool last = &form == std::end(kForms) - 1;
-    words += fmt::format("{}{}", words.empty() ? "" : last ? " or " : ", ", form.family);
-  }
-  return words;
 }
 
 HeadShape head_shape(const Model& model) {

@@ -52,8 +52,6 @@ struct FamilyForm {
 
 /// The form of a family that the executor trains; null of others.
 const FamilyForm* find_family_form(std::string_view family);
-/// "gemma, gpt2, ... or qwen3".
-std::string trained_families();
 
 /// A tensor in a file of Hugging Face.
 struct StoredForm {

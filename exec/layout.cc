@@ -11,30 +11,6 @@
 
 namespace shardwright::exec {
 
-void check_executable(const Model& m, const Schedule& schedule) {
-  const auto refuse = [&](std::string_view what) {
-    throw Error(
-        fmt::format("model '{}' {}, which the executor does not run; expected a decoder like {}",
-                    m.name, what, trained_families()));
-  };
-  if (!m.planning_only.empty()) refuse(m.planning_only);
-  const FamilyForm* form = find_family_form(m.family);
-  if (form == nullptr) refuse(fmt::format("is of the family {}", m.family));
-  const int norms = form->post_norm1.empty() ? 2 : 4;
-  if (m.norms_per_layer != norms) refuse(fmt::format("has {} norms a layer", m.norms_per_layer));
-  for (const Op& op : schedule.ops) {
-    if (op.kind == OpKind::kAttention && op.work.attended < 1) {
-      refuse(fmt::format("attends to a window of {} tokens in longer sequences", m.sliding_window));
-    }
-  }
-  if (!m.dropout.empty()) {
-    throw Error(
-        fmt::format("model '{}': {}, but the executor drops nothing out, expected 0 or "
-                    "--dropout none",
-                    m.name, m.dropout));
-  }
-}
-
 /// A tensor before it has a place.
 struct ParameterLayout::Draft {
   std::string name;
@@ -223,8 +199,13 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule,
       tied_(model.tied_head),
       adds_uses_(tied_ && schedule.unit_sizes.tied()),
       initial_deviation_(model.initial_deviation) {
-  check_executable(model, schedule);
-  const FamilyForm& form = *find_family_form(model.family);
+  const FamilyForm* const known = find_family_form(model.family);
+  const int of_family = known == nullptr || known->post_norm1.empty() ? 2 : 4;
+  if (known == nullptr || model.norms_per_layer != of_family) {
+    throw Error(fmt::format("model '{}' of the family {} has {} norms a layer, expected {}",
+                            model.name, model.family, model.norms_per_layer, of_family));
+  }
+  const FamilyForm& form = *known;
   norm_offset_ = form.norm_offset;
   units_.resize(static_cast<std::size_t>(model.layers) + 3);
   weights_.resize(units_.size());

@@ -93,14 +93,11 @@ struct OwnedPart {
   std::int64_t count() const { return rows * cols; }
 };
 
-/// Throws Error naming what of the model the executor cannot run: it trains the families of
-/// exec/family.h without windows and dropout.
-void check_executable(const Model& model, const Schedule& schedule);
-
 class ParameterLayout {
  public:
-  /// The model's tensors in the units of the schedule, as the rank at `place` holds them. Throws
-  /// Error as check_executable does.
+  /// The tensors of a model that check_run() passes (sim/core/executed_plan.h) in the units of the
+  /// schedule, as the rank at `place` holds them. Throws Error where a layer has other norms than
+  /// its family.
   ParameterLayout(const Model& model, const Schedule& schedule, const Parallelism& parallel = {},
                   const RankPlace& place = {});
 

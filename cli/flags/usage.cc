@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "sim/core/base/nearest.h"
+#include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {
 namespace {
@@ -34,6 +35,19 @@ std::string hint_for_flag(const std::string& name, const std::vector<std::string
   return did_you_mean(name, flags);
 }
 
+/// Of a knob of plans that `run` does not train with, who does.
+std::string who_takes(const FailedParse& failed, std::string_view flag) {
+  if (failed.verb != "run") return "";
+  const auto& knobs = plan_knobs();
+  const bool is_knob = std::any_of(knobs.begin(), knobs.end(), [flag](const PlanKnob& knob) {
+    return flag.starts_with("--") && flag.substr(2) == knob.name;
+  });
+  if (!is_knob) return "";
+  return ": it trains with AdamW, data, tensor and pipeline parallelism and all state on the "
+         "device; predict, tune and size take it, and export writes it for a framework that trains "
+         "so.";
+}
+
 std::string unexpected_word(const FailedParse& failed) {
   const std::vector<std::string>& words = failed.unplaced;
   const std::string command = command_of(failed);
@@ -49,7 +63,8 @@ std::string unexpected_word(const FailedParse& failed) {
                                  [](const std::string& w) { return w.starts_with('-'); });
   if (flag != words.end()) {
     const std::string name = flag->substr(0, flag->find('='));
-    const std::string hint = hint_for_flag(name, failed.flags);
+    std::string hint = who_takes(failed, name);
+    if (hint.empty()) hint = hint_for_flag(name, failed.flags);
     return fmt::format("{} has no flag '{}'{}", command, name,
                        hint.empty() ? fmt::format("; {} --help lists them.", command) : hint);
   }

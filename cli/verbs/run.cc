@@ -22,7 +22,6 @@
 #include "cli/run/resume_notes.h"
 #include "cli/run/tokenizer.h"
 #include "cli/verbs/verbs.h"
-#include "exec/layout.h"
 #include "exec/step_memory.h"
 #include "exec/train/train_state.h"
 #include "profiles/profile.h"
@@ -135,7 +134,6 @@ class RunVerb : public Verb {
       return ExitCode::kDone;
     }
     Predicted predicted = lower_and_predict(options, false);
-    exec::check_executable(options.model, predicted.stages.front());
     exec::Data data = exec::open_data(options.data);
     if (data.train->packs_documents()) predicted = lower_and_predict(options, true);
     const bool shown = options.launch.rank == 0;

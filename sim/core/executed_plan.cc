@@ -2,11 +2,13 @@
 #include "sim/core/executed_plan.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <optional>
 
 #include "sim/core/base/error.h"
 #include "sim/core/parallelism.h"
+#include "sim/core/trained_families.h"
 #include "sim/core/trained_precision.h"
 
 namespace shardwright {
@@ -61,14 +63,59 @@ void check_executed(const Plan& plan, std::string_view expected) {
                      "the executor runs data, tensor and pipeline parallelism only", expected);
 }
 
-std::string untrained(const Plan& plan, const Model& model) {
+namespace {
+
+/// What the executor does not do for a model in sequences of that length, as "has experts".
+std::string beyond_executor(const Model& model, std::int64_t seq_len) {
+  if (!model.planning_only.empty()) return model.planning_only;
+  if (!is_trained_family(model.family)) return fmt::format("is of the family {}", model.family);
+  if (attended_share(model, seq_len) < 1) {
+    return fmt::format("attends to a window of {} tokens in longer sequences",
+                       model.sliding_window);
+  }
+  return "";
+}
+
+/// Of what is neither the model's nor parallel.
+std::string beyond_device(const Plan& plan) {
+  if (plan.attention != AttentionKind::kFlash) {
+    return fmt::format("attention is {}, expected flash: the executor has no other",
+                       name_of(plan.attention));
+  }
+  if (plan.offload != Offload::kNone) {
+    return fmt::format("offload is {}, expected none: the executor keeps everything on its device",
+                       offload_name(plan));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string why_not_run(const Model& model, const Plan& plan) {
   if (std::string why = untrained_precision(model, plan); !why.empty()) return why;
-  const std::string beyond = beyond_execution(plan);
-  return beyond.empty() ? "" : beyond + ", and run does not train so";
+  if (std::string what = beyond_executor(model, plan.seq_len); !what.empty())
+    return fmt::format("the model {}, which run does not train", what);
+  if (std::string beyond = beyond_execution(plan); !beyond.empty())
+    return beyond + ", and run does not train so";
+  return beyond_device(plan);
 }
 
 void check_run(const Plan& plan, const Model& model) {
   check_trained_precision(model, plan);
+  if (std::string what = beyond_executor(model, plan.seq_len); !what.empty()) {
+    throw Error(fmt::format(
+        "model '{}' {}, which the executor does not run; expected a decoder like {} or "
+        "{}",
+        model.name, what, fmt::join(kTrainedFamilies.begin(), kTrainedFamilies.end() - 1, ", "),
+        kTrainedFamilies.back()));
+  }
+  if (!model.dropout.empty()) {
+    throw Error(
+        fmt::format("model '{}': {}, but the executor drops nothing out, expected 0 or "
+                    "--dropout none",
+                    model.name, model.dropout));
+  }
+  if (std::string what = beyond_device(plan); !what.empty()) throw Error(what);
   check_executed(plan, "a plan without it");
 }
 

@@ -17,10 +17,10 @@ std::string beyond_execution(const Plan& plan);
 /// Throws Error that ends in `expected` where a plan asks for what the executor does not run.
 void check_executed(const Plan& plan, std::string_view expected);
 
-/// Why `run` does not train with a plan, of which every knob is decided, as a sentence; empty: it
-/// does. The precision that it trains in first, then the rest.
-std::string untrained(const Plan& plan, const Model& model);
-/// Throws Error with what that finds.
+/// Why `run` does not train a model with a plan, of which every knob is decided, as a sentence;
+/// empty: it does. The precision that it trains in first, then the model and the rest.
+std::string why_not_run(const Model& model, const Plan& plan);
+/// Throws Error with what that finds and what is expected instead.
 void check_run(const Plan& plan, const Model& model);
 
 }  // namespace shardwright

@@ -6,21 +6,21 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "profiles/stack_file.h"
+#include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/core/trained_families.h"
+#include "sim/pipeline/places_free.h"
+#include "sim/pipeline/stage_schedules.h"
 
 namespace shardwright::cli {
 namespace {
 
 std::string why_not(const Model& model, const Plan& plan) {
-  if (!is_trained_family(model.family))
-    return fmt::format("the executor trains no models of the family {}", model.family);
-  if (std::string why = untrained(plan, model); !why.empty()) return why;
+  if (std::string why = why_not_run(model, plan); !why.empty()) return why;
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (!strategy.native && !strategy.native_twin)
     return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);
-  if (plan.offload != Offload::kNone) return "run keeps all state on the device";
   return "";
 }
 
@@ -52,7 +52,21 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
     if (!value.empty() && (says || value != knob.write(usual)))
       command += fmt::format(" --{} {}", name, value);
   }
+  if (!inputs.model.dropout.empty()) command += " --dropout none";
   return command + " --data FILE";
+}
+
+/// What `run` would find before the first step.
+std::string fault_of_step(const sim::Job& inputs, const Plan& plan) {
+  if (plan.stack != "native") return "";
+  try {
+    sim::check_places_free(sim::step_schedules(inputs.model, plan,
+                                               profiles::load_stack("native").stack,
+                                               inputs.profile.cluster.gpus_per_node));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace
@@ -60,6 +74,7 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
 RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
   RunsHere here;
   here.why_not = why_not(inputs.model, plan);
+  if (here.possible()) here.why_not = fault_of_step(inputs, plan);
   if (here.possible()) here.command = command_of(inputs, plan);
   return here;
 }
