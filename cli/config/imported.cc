@@ -177,7 +177,7 @@ std::size_t SettingBox::take_section(std::string_view key) {
     const std::string_view name = entry.setting.key;
     if (!name.starts_with(key)) continue;
     const std::string_view rest = name.substr(key.size());
-    if (!rest.empty() && rest.front() != '.' && rest.front() != '[') continue;
+    if (!rest.empty() && !rest.starts_with('.') && !rest.starts_with('[')) continue;
     entry.used = true;
     if (rest.starts_with('[')) {
       const auto index = parse_int64(rest.substr(1, rest.find(']') - 1));
@@ -393,7 +393,7 @@ std::string model_with(std::int64_t layers, std::int64_t hidden,
     if (intermediate && model.ffn != *intermediate) continue;
     found.push_back(name);
   }
-  return found.size() == 1 ? found.front() : "";
+  return found.size() == 1 ? found[0] : "";
 }
 
 }  // namespace shardwright::cli

@@ -9,6 +9,7 @@
 #include "cli/config/python_scope.h"
 #include "cli/config/python_values.h"
 #include "cli/config/setting.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"
 #include "sim/core/base/words.h"
@@ -28,12 +29,16 @@ namespace fs = std::filesystem;
 std::string dotted_name(const PythonExpression& of) {
   if (of.kind == Tree::kName) return std::string(of.word);
   if (of.kind != Tree::kAttribute) return "";
-  const std::string before = dotted_name(*of.parts.front());
+  const std::string before = dotted_name(of.inner());
   return before.empty() ? "" : before + "." + std::string(of.word);
 }
 
 std::string last_part(const std::string& dotted) {
   return dotted.substr(dotted.rfind('.') + 1);  // npos + 1 is 0
+}
+
+bool is_class(std::string_view name) {
+  return !name.empty() && std::isupper(static_cast<unsigned char>(name[0])) != 0;
 }
 
 /// What hands on the settings that it is given: copies, casts, "to_graph_trainer_config(base)".
@@ -49,7 +54,7 @@ bool hands_on(const std::string& callee) {
 
 PythonEvaluator::Called PythonEvaluator::called_with(const PythonExpression& of, Scope& scope) {
   Called called;
-  called.callee = dotted_name(*of.parts.front());
+  called.callee = dotted_name(of.inner());
   for (const PythonArgument& argument : of.arguments) {
     PythonValue* value = value_of(*argument.value, scope);
     if (argument.name == "**") {
@@ -69,14 +74,14 @@ PythonValue* PythonEvaluator::call(const PythonExpression& of, Scope& scope) {
   Called called = called_with(of, scope);
   if (called.callee.empty()) return method(of, scope);
   if (PythonValue* known = known_function(of, called)) return known;
-  const PythonExpression& what = *of.parts.front();
+  const PythonExpression& what = of.inner();
   if (what.kind == Tree::kAttribute) {
     const std::string owner = called.callee.substr(0, called.callee.find('.'));
     if (scope.names.contains(owner)) return method(of, scope);
   }
   // A registry says what it holds by its argument.
   const bool given_settings = !called.positional.empty() && hands_on(called.callee) &&
-                              called.positional.front()->kind == Is::kObject;
+                              first_of(called.positional, "a call")->kind == Is::kObject;
   if (what.kind == Tree::kName && !given_settings && !scope.names.contains(what.word) &&
       what.word.find("registry") == std::string_view::npos) {
     Module* in = &scope.module;
@@ -87,8 +92,7 @@ PythonValue* PythonEvaluator::call(const PythonExpression& of, Scope& scope) {
   PythonValue* value = opaque(called.callee, called);
   if (given_settings) return value;
   if (const auto at = scope.module.imports.find(what.word);
-      what.kind == Tree::kName && at != scope.module.imports.end() &&
-      std::isupper(static_cast<unsigned char>(at->second.name.front())) == 0) {
+      what.kind == Tree::kName && at != scope.module.imports.end() && !is_class(at->second.name)) {
     value->begins = fmt::format("{}.{}", at->second.module, at->second.name);
   }
   return value;
@@ -97,13 +101,13 @@ PythonValue* PythonEvaluator::call(const PythonExpression& of, Scope& scope) {
 PythonValue* PythonEvaluator::opaque(const std::string& callee, const Called& called) {
   std::string first;
   if (!called.positional.empty()) {
-    const PythonValue& one = *called.positional.front();
+    const PythonValue& one = *first_of(called.positional, "a call");
     if (one.kind == Is::kString || one.kind == Is::kInteger) first = one.text;
   }
   PythonValue* value = make(Is::kObject, fmt::format("{}({})", callee, first));
   if (hands_on(callee) && !called.positional.empty() &&
-      called.positional.front()->kind == Is::kObject) {
-    const PythonValue& base = *called.positional.front();
+      first_of(called.positional, "a call")->kind == Is::kObject) {
+    const PythonValue& base = *first_of(called.positional, "a call");
     value->fields = base.fields;
     value->perhaps = base.perhaps;
     value->begins = base.begins;
@@ -128,10 +132,7 @@ PythonValue* PythonEvaluator::known_function(const PythonExpression& of, const C
     if (type == "str") return make_bool(kind == Is::kString);
     if (type == "int") return make_bool(kind == Is::kInteger || kind == Is::kBool);
     // What is plain is of no class of theirs.
-    return given[1]->kind == Is::kUnknown && !type.empty() &&
-                   std::isupper(static_cast<unsigned char>(type.front())) != 0
-               ? make_bool(false)
-               : unknown(of);
+    return given[1]->kind == Is::kUnknown && is_class(type) ? make_bool(false) : unknown(of);
   }
   if ((name == "cast" || name == "typing.cast") && given.size() == 2) return given[1];
   if ((name == "int" || name == "float" || name == "str" || name == "bool") && given.size() == 1 &&
@@ -151,13 +152,13 @@ PythonValue* PythonEvaluator::known_function(const PythonExpression& of, const C
 
 /// What is called on a value: of strings and maps what is known, else the text of it.
 PythonValue* PythonEvaluator::method(const PythonExpression& of, Scope& scope) {
-  const PythonExpression& what = *of.parts.front();
+  const PythonExpression& what = of.inner();
   const Called called = called_with(of, scope);
   if (what.kind != Tree::kAttribute) {
     PythonValue* on = value_of(what, scope);
     return opaque(on->text.empty() ? "call" : on->text, called);
   }
-  PythonValue* on = value_of(*what.parts.front(), scope);
+  PythonValue* on = value_of(what.inner(), scope);
   if (on->kind == Is::kString) {
     if (what.word == "lower") return make(Is::kString, lower_case(on->text));
     if (what.word == "strip") return on;
@@ -244,9 +245,9 @@ const PythonStatement* PythonEvaluator::find_function(Module*& in, std::string_v
 PythonEvaluator::Module* PythonEvaluator::find_module(const Module& from, std::string_view dotted) {
   if (from.folder.empty() || dotted.empty()) return nullptr;
   fs::path folder = from.folder;
-  const bool relative = dotted.front() == '.';
+  const bool relative = dotted.starts_with('.');
   if (relative) dotted.remove_prefix(1);
-  for (; relative && !dotted.empty() && dotted.front() == '.'; dotted.remove_prefix(1))
+  for (; relative && dotted.starts_with('.'); dotted.remove_prefix(1))
     folder = folder.parent_path();
   std::string path(dotted);
   std::replace(path.begin(), path.end(), '.', '/');
@@ -406,7 +407,7 @@ void PythonEvaluator::assign_attribute(const PythonExpression& target, PythonVal
                                        Scope& scope) {
   const std::string key = target.kind == Tree::kAttribute ? std::string(target.word)
                                                           : value_of(*target.parts[1], scope)->text;
-  PythonValue* object = object_at(*target.parts.front(), scope);
+  PythonValue* object = object_at(target.inner(), scope);
   if (object == nullptr) return;
   if (scope.condition.empty()) {
     set_on(*object, key, value);
@@ -435,7 +436,7 @@ PythonValue* PythonEvaluator::object_at(const PythonExpression& of, Scope& scope
     return object;
   }
   if (of.kind != Tree::kAttribute) return nullptr;
-  PythonValue* outer = object_at(*of.parts.front(), scope);
+  PythonValue* outer = object_at(of.inner(), scope);
   if (outer == nullptr) return nullptr;
   PythonValue* inner = outer->field(of.word);
   if (inner == nullptr || inner->kind != Is::kObject) {

@@ -128,7 +128,7 @@ Settings parse_python(std::string_view text, const std::string& name, const std:
     throw Error(
         fmt::format("{}: sets things in several functions, expected one to be named as in "
                     "{}:{} (there are {})",
-                    name, name, set_something.front(), all));
+                    name, name, set_something[0], all));
   }
   const Settings outside = settings_of(module.outside(set_something.empty()), name);
   settings.insert(settings.end(), outside.begin(), outside.end());

@@ -96,7 +96,7 @@ class Statements : public PythonExpressions {
 
   /// "+=" and its like; comparisons are part of what stands before.
   bool augments() const {
-    return word().kind == Word::kSymbol && word().text.size() > 1 && word().text.back() == '=';
+    return word().kind == Word::kSymbol && word().text.size() > 1 && word().text.ends_with('=');
   }
 
   void pass_line() {

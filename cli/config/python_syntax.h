@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/base/ends.h"
+
 namespace shardwright::cli::settings_language {
 
 struct PythonExpression;
@@ -41,6 +43,9 @@ struct PythonExpression {
   std::string_view source;  // as it stands in the file
   std::vector<PythonExpressionPtr> parts;
   std::vector<PythonArgument> arguments;
+
+  /// parts[0]
+  const PythonExpression& inner() const { return *first_of(parts, "an expression of Python"); }
 };
 
 struct PythonStatement;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "cli/config/python_scope.h"
 #include "sim/core/base/error.h"
@@ -32,7 +31,7 @@ std::string one_line(std::string_view source) {
     const bool space = c == ' ' || c == '\n' || c == '\t' || c == '\r';
     if (!space) {
       text += c;
-    } else if (!text.empty() && text.back() != ' ') {
+    } else if (!text.empty() && !text.ends_with(' ')) {
       text += ' ';
     }
   }
@@ -145,7 +144,7 @@ PythonValue* PythonEvaluator::value_of(const PythonExpression& of, Scope& scope)
     case Tree::kName:
       return name(of, scope);
     case Tree::kAttribute: {
-      const PythonValue* on = value_of(*of.parts.front(), scope);
+      const PythonValue* on = value_of(of.inner(), scope);
       if (on->kind == Is::kObject) {
         if (PythonValue* field = on->field(of.word)) return field;
       }
@@ -185,8 +184,10 @@ PythonValue* PythonEvaluator::value_of(const PythonExpression& of, Scope& scope)
 
 PythonValue* PythonEvaluator::number(const PythonExpression& of) {
   if (const auto whole = parse_int64(of.word)) return make_integer(*whole);
+  const auto number = parse_double(of.word);
+  if (!number) return unknown(of);  // "1j"
   PythonValue* value = make(Is::kFloat, std::string(of.word));
-  value->number = std::strtod(value->text.c_str(), nullptr);
+  value->number = *number;
   return value;
 }
 
@@ -211,7 +212,7 @@ PythonValue* PythonEvaluator::name(const PythonExpression& of, Scope& scope) {
 }
 
 PythonValue* PythonEvaluator::unary(const PythonExpression& of, Scope& scope) {
-  const PythonValue* value = value_of(*of.parts.front(), scope);
+  const PythonValue* value = value_of(of.inner(), scope);
   if (of.word == "not") {
     const std::optional<bool> holds = python_truth(*value);
     return holds ? make_bool(!*holds) : unknown(of);

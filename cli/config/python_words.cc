@@ -8,6 +8,7 @@
 #include <cctype>
 #include <utility>
 
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
@@ -56,9 +57,11 @@ class WordReader {
     words_.push_back({kind, text, begin, at_});
   }
 
+  PythonWord& last() { return last_of(words_, name_); }
+
   void end_line() {
-    if (!words_.empty() && words_.back().kind != Word::kNewline &&
-        words_.back().kind != Word::kIndent && words_.back().kind != Word::kDedent)
+    if (!words_.empty() && last().kind != Word::kNewline && last().kind != Word::kIndent &&
+        last().kind != Word::kDedent)
       add(Word::kNewline, {}, at_);
   }
 
@@ -73,13 +76,13 @@ class WordReader {
     if (here() == '#') pass_comment();
     if (here() == '\n' || here() == '\r') return;
     begins_line_ = false;
-    if (column > indents_.back()) {
+    if (column > last_of(indents_, name_)) {
       if (indents_.size() > kDeepestBlock)
         throw Error(fmt::format("{}: blocks nest too deeply", name_));
       indents_.push_back(column);
       add(Word::kIndent, {}, at_);
     }
-    while (column < indents_.back()) {
+    while (column < last_of(indents_, name_)) {
       indents_.pop_back();
       add(Word::kDedent, {}, at_);
     }
@@ -155,9 +158,9 @@ class WordReader {
       if (at_ < text_.size()) text += text_[at_++];
     }
     // Strings side by side are one.
-    if (!words_.empty() && words_.back().kind == Word::kString) {
-      words_.back().text = made_.emplace_back(std::string(words_.back().text) + text);
-      words_.back().end = at_;
+    if (!words_.empty() && last().kind == Word::kString) {
+      last().text = made_.emplace_back(std::string(last().text) + text);
+      last().end = at_;
       return;
     }
     add(Word::kString, made_.emplace_back(std::move(text)), begin);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "sim/core/base/ends.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli::settings_language {
@@ -44,7 +45,7 @@ std::optional<bool> truth_of_one(Words words) {
            word == ";";
   });
   bool turned = false;
-  while (!words.empty() && words.front() == "!") {
+  while (!words.empty() && first_of(words, "a condition") == "!") {
     turned = !turned;
     words.erase(words.begin());
   }
@@ -114,7 +115,7 @@ void ShellBranches::begin(std::optional<bool> holds, std::string condition) {
 }
 
 void ShellBranches::otherwise(std::optional<bool> holds, std::string condition) {
-  if (!branches_.empty()) enter(branches_.back(), holds, std::move(condition));
+  if (!branches_.empty()) enter(last_of(branches_, "else"), holds, std::move(condition));
 }
 
 void ShellBranches::end() {

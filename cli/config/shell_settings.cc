@@ -15,6 +15,7 @@
 
 #include "cli/config/setting.h"
 #include "cli/config/shell_conditions.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {
@@ -132,7 +133,8 @@ class ShellReader {
     } else if (word == "if" || word == "elif") {
       const std::vector<std::string> words_of_it = condition_from(words, ++i, {"then"});
       // Python within a script, which no fi ends.
-      if (i == words.size() && !words_of_it.empty() && words_of_it.back().ends_with(":"))
+      if (i == words.size() && !words_of_it.empty() &&
+          last_of(words_of_it, "a condition").ends_with(":"))
         return true;
       const std::string condition = fmt::format("{}", fmt::join(words_of_it, " "));
       if (word == "if") {
@@ -152,7 +154,7 @@ class ShellReader {
     std::string pattern = words[i];
     while (i + 2 < words.size() && words[i + 1] == "|") pattern += "|" + words[i += 2];
     pattern_next_ = false;
-    const std::string& subject = subjects_.back();
+    const std::string& subject = last_of(subjects_, "the subject of case");
     std::optional<bool> holds = false;
     for (std::size_t at = 0; at <= pattern.size();) {
       const std::size_t end = std::min(pattern.find('|', at), pattern.size());
@@ -248,8 +250,8 @@ class ShellReader {
   }
 
   static std::string unquoted(std::string_view text) {
-    const bool quoted = text.size() >= 2 && text.front() == text.back() &&
-                        (text.front() == '"' || text.front() == '\'');
+    const bool quoted = text.size() >= 2 && ((text.starts_with('"') && text.ends_with('"')) ||
+                                             (text.starts_with('\'') && text.ends_with('\'')));
     return std::string(quoted ? text.substr(1, text.size() - 2) : text);
   }
 

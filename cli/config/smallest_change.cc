@@ -173,8 +173,7 @@ class Changer {
 
   static std::vector<Plan> stages_of(const Plan& from, const Step& step) {
     std::vector<Plan> plans;
-    for (std::optional<Plan> next = step(from); next; next = step(plans.back()))
-      plans.push_back(*next);
+    for (std::optional<Plan> next = step(from); next; next = step(*next)) plans.push_back(*next);
     return plans;
   }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/config/imported.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/words.h"
 
@@ -218,7 +219,7 @@ void take_checkpointing(SettingBox& box, ImportedConfig& to) {
   box.set_knob("ckpt-layers", "all", to);
   if (*every == 1) return;
   to.ckpt_stride = *every;
-  to.taken.back().meaning = fmt::format("every {}th layer is checkpointed", *every);
+  last_of(to.taken, box.file()).meaning = fmt::format("every {}th layer is checkpointed", *every);
 }
 
 void take_titan_optimizer(SettingBox& box, ImportedConfig& to) {
@@ -373,7 +374,7 @@ void take_compiler(SettingBox& box, ImportedConfig& to) {
   to.stack = compiles && has("model") ? "torch-compile" : "torch-eager";
   if (said) box.took("framework " + to.stack, to);
   if (compiles && has("model") != has("loss")) {
-    to.not_taken.push_back({"compile.components", parts.front(),
+    to.not_taken.push_back({"compile.components", first_of(parts, box.file()),
                             has("model") ? "the loss is predicted compiled, too"
                                          : "the loss is predicted as PyTorch's own kernels"});
   }

@@ -10,6 +10,7 @@
 #include "cli/config/imported.h"
 #include "cli/config/trainer_words.h"
 #include "profiles/data_dir.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 
@@ -46,7 +47,12 @@ void take_component(SettingBox& box, ImportedConfig& to) {
   const bool adapters = quantized || builder.starts_with("lora_");
   if (adapters) builder.erase(0, builder.find('_') + 1);
   to.model = model_of_builder(builder);
-  if (!to.model.empty()) box.took(fmt::format("model {}", to.model), to);
+  const std::string frozen = quantized ? "frozen weights in nf4" : "";
+  if (!to.model.empty()) {
+    box.took(fmt::format("model {}{}{}", to.model, quantized ? ", " : "", frozen), to);
+  } else if (quantized) {
+    box.took(frozen, to);
+  }
   if (adapters) {
     to.knobs.parallel.lora = kTuneRank;
     box.take_knob({"model.lora_rank"}, "lora", to);
@@ -59,7 +65,6 @@ void take_component(SettingBox& box, ImportedConfig& to) {
   }
   if (quantized || box.take_switch({"model.quantize_base"}).value_or(false)) {
     to.knobs.parallel.quantize = Quantize::kNf4;
-    if (quantized) to.taken.back().meaning += ", frozen weights in nf4";
   }
   for (const char* plain : {"lora_alpha", "lora_dropout", "max_seq_len"})
     static_cast<void>(box.take({fmt::format("model.{}", plain)}));
@@ -75,7 +80,8 @@ void take_tune_memory(SettingBox& box, ImportedConfig& to) {
     if (every > 0) {
       box.set_knob("ckpt-layers", "all", to);
       to.ckpt_stride = every;
-      to.taken.back().meaning = fmt::format("every {} layers are checkpointed", every);
+      last_of(to.taken, box.file()).meaning =
+          fmt::format("every {} layers are checkpointed", every);
     } else {
       box.set_knob("recompute", "selective-op", to);
     }
@@ -103,8 +109,9 @@ void take_tune_mesh(SettingBox& box, ImportedConfig& to) {
     to.overrides.emplace_back("stack.hsdp_on_fsdp1=false");
     box.took(copies_words(*copies), to);
   }
-  if (const auto shard = box.take({"data_parallel_shard_dim"}); shard.value_or("-1") != "-1") {
-    to.shard = std::max<std::int64_t>(1, std::strtoll(shard->c_str(), nullptr, 10));
+  if (const auto shard = box.take_count({"data_parallel_shard_dim"}, -1);
+      shard.value_or(-1) != -1) {
+    to.shard = std::max<std::int64_t>(1, *shard);
     box.took(fmt::format("sharded over {} ranks", *to.shard), to);
   }
 }

@@ -18,7 +18,7 @@ namespace {
 /// "500_000" is a number to PyYAML, unless it is quoted.
 std::string scalar(const YAML::Node& node) {
   std::string text = node.Scalar();
-  const bool number = node.Tag() == "?" && !text.empty() && text.front() != '_' &&
+  const bool number = node.Tag() == "?" && !text.empty() && !text.starts_with('_') &&
                       text.find_first_not_of("0123456789_") == text.npos;
   if (number) std::erase(text, '_');
   return text;

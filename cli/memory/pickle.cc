@@ -8,6 +8,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 
@@ -123,8 +124,7 @@ class PickleParser {
   }
   std::uint32_t make(Kind kind) {
     if (nodes_.size() >= kMostNodes) fail("it holds too many objects");
-    nodes_.push_back({});
-    nodes_.back().kind = kind;
+    nodes_.emplace_back().kind = kind;
     return static_cast<std::uint32_t>(nodes_.size() - 1);
   }
   void push(std::uint32_t node) { stack_.push_back(node); }
@@ -139,8 +139,10 @@ class PickleParser {
     push(node);
   }
   std::uint32_t top() const {
-    if (stack_.empty() || nodes_[stack_.back()].kind == Kind::kMark) fail("the stack is empty");
-    return stack_.back();
+    if (stack_.empty()) fail("the stack is empty");
+    const std::uint32_t node = last_of(stack_, "the stack");
+    if (nodes_[node].kind == Kind::kMark) fail("the stack is empty");
+    return node;
   }
   std::uint32_t pop() {
     const std::uint32_t node = top();

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/core/base/ends.h"
+
 namespace shardwright::profiles {
 namespace {
 
@@ -22,23 +24,28 @@ class Nesting {
       ++next_;
     }
     close(thread, at);
-    return stack_.empty() ? kNoIndex : stack_.back();
+    return innermost_open();
   }
 
   /// The parent of the range `index`, which is then open itself; call with ascending index.
   std::uint32_t open(std::uint32_t index) {
     close(ranges_[index].thread, ranges_[index].begin);
-    const std::uint32_t parent = stack_.empty() ? kNoIndex : stack_.back();
+    const std::uint32_t parent = innermost_open();
     stack_.push_back(index);
     return parent;
   }
 
  private:
   void close(std::uint32_t thread, Nanoseconds at) {
-    while (!stack_.empty() &&
-           (ranges_[stack_.back()].thread != thread || ranges_[stack_.back()].end <= at)) {
+    for (std::uint32_t last = innermost_open();
+         last != kNoIndex && (ranges_[last].thread != thread || ranges_[last].end <= at);
+         last = innermost_open()) {
       stack_.pop_back();
     }
+  }
+
+  std::uint32_t innermost_open() const {
+    return stack_.empty() ? kNoIndex : last_of(stack_, "the stack of ranges");
   }
 
   const std::deque<HostRange>& ranges_;

@@ -19,7 +19,7 @@ std::optional<OpKind> operation_in(const Model& model, std::string_view name,
     if (largest == nullptr || shape.elements() > largest->elements()) largest = &shape;
   }
   if (largest == nullptr || largest->dims.size() < 2) return std::nullopt;
-  const std::int64_t last = largest->dims.back();
+  const std::int64_t last = largest->dims[largest->dims.size() - 1];
   // [batch, length, heads, dim], its complex half, or pairs of it.
   if (largest->dims.size() >= 4) {
     const bool heads = last == model.head_dim || 2 * last == model.head_dim || last == 2;

@@ -13,6 +13,7 @@
 #include "profiles/import/byte_stream.h"
 #include "profiles/import/tensor_shapes.h"
 #include "profiles/import/trace_tables.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 
@@ -116,8 +117,8 @@ std::optional<Row> row_of(const Words& all) {
 std::optional<OpKind> kind_by_ratio(const std::vector<Row>& rows, std::int64_t ranks) {
   if (rows.empty() || ranks < 3) return std::nullopt;  // with two ranks 2(n-1)/n is 1
   const double n = static_cast<double>(ranks);
-  const Row& largest = rows.back();
-  const double ratio = largest.time_and_ratio.front().second;
+  const Row& largest = last_of(rows, "the table");
+  const double ratio = first_of(largest.time_and_ratio, "a row").second;
   const auto near = [&](double expected) { return std::abs(ratio - expected) < 0.02 * expected; };
   if (near(2 * (n - 1) / n)) return OpKind::kAllReduce;
   // all_gather prints what alltoall prints too; a sum over 1/n of the ranks is only reduce_scatter.
@@ -213,8 +214,8 @@ class NcclTestsReader {
       const std::size_t bracket = text.find(']');
       if (bracket != std::string_view::npos) {
         std::string_view gpu = text.substr(bracket + 1);
-        while (!gpu.empty() && (gpu.front() == ' ' || gpu.front() == '\t')) gpu.remove_prefix(1);
-        while (!gpu.empty() && (gpu.back() == ' ' || gpu.back() == '\r')) gpu.remove_suffix(1);
+        while ((gpu.starts_with(' ') || gpu.starts_with('\t'))) gpu.remove_prefix(1);
+        while ((gpu.ends_with(' ') || gpu.ends_with('\r'))) gpu.remove_suffix(1);
         source_.gpu = gpu;
       }
     }
@@ -284,8 +285,8 @@ class NcclTestsReader {
   /// Runs of one file on as many ranks share a source.
   std::size_t source_index(std::int64_t ranks) {
     source_.world_size = ranks;
-    if (set_.sources.empty() || set_.sources.back().file != file_ ||
-        set_.sources.back().world_size != ranks) {
+    if (set_.sources.empty() || last_of(set_.sources, file_).file != file_ ||
+        last_of(set_.sources, file_).world_size != ranks) {
       set_.sources.push_back(source_);
     }
     return set_.sources.size() - 1;

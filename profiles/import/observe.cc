@@ -14,6 +14,7 @@
 #include "profiles/import/operator_work.h"
 #include "profiles/import/range_walk.h"
 #include "profiles/import/tensor_shapes.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/span_union.h"
 
 namespace shardwright::profiles {
@@ -54,8 +55,7 @@ class Observer {
            ObservationSet& set)
       : t_(tables), options_(options), instances_(instances), set_(set), walk_(tables) {
     source_ = static_cast<std::int32_t>(set.sources.size());
-    set.sources.push_back(tables.source);
-    set.sources.back().step_s = walk_.step_seconds();
+    set.sources.emplace_back(tables.source).step_s = walk_.step_seconds();
     world_ = tables.source.world_size;
     per_node_ = options.gpus_per_node > 0 ? options.gpus_per_node : tables.device_count;
     for (std::size_t i = 0; i < set.units.size(); ++i) {
@@ -409,7 +409,7 @@ class Observer {
     } else if (t_.device.empty()) {
       set_.notes.push_back(fmt::format("{} shows no work on a GPU, only on the host.", file));
     }
-    if (!t_.device.empty() && set_.sources.back().step_s.empty()) {
+    if (!t_.device.empty() && last_of(set_.sources, file).step_s.empty()) {
       set_.notes.push_back(fmt::format(
           "{} names no steps: {}.", file,
           by_nsys() ? "put each training step into torch.cuda.nvtx.range(\"ProfilerStep#N\")"

@@ -5,6 +5,8 @@
 #include <array>
 #include <initializer_list>
 
+#include "sim/core/base/ends.h"
+
 namespace shardwright::profiles {
 namespace {
 
@@ -124,9 +126,9 @@ std::optional<OperatorWork> product(const TensorShape& a, const TensorShape& b) 
   Work& work = result.work;
   work.kind = WorkKind::kGemm;
   if (a.dims.size() < 2 || b.dims.size() < 2) return std::nullopt;
-  work.k = a.dims.back();
+  work.k = last_of(a.dims, "a shape");
   if (b.dims[b.dims.size() - 2] != work.k) return std::nullopt;
-  work.n = b.dims.back();
+  work.n = last_of(b.dims, "a shape");
   if (b.dims.size() == 2) {
     work.m = rows_of(a);  // leading extents are more rows
   } else {

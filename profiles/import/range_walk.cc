@@ -81,7 +81,7 @@ std::string RangeWalk::unit(std::uint32_t range) const {
     if ((marks(range) & kFsdp) == 0) continue;
     const std::string& name = tables_.names.text(tables_.ranges[range].name);
     const std::size_t open = name.find('(');
-    if (open == std::string::npos || name.back() != ')') continue;
+    if (open == std::string::npos || !name.ends_with(')')) continue;
     return name.substr(open + 1, name.size() - open - 2);
   }
   return {};

@@ -7,12 +7,12 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "profiles/import/byte_stream.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -35,20 +35,22 @@ std::optional<double> leading_number(std::string_view text) {
   std::size_t end = at;
   for (; end < text.size() && digits.size() < 32; ++end) {
     const char c = text[end];
-    const bool exponent = (c == 'e' || c == 'E') && !digits.empty();
-    const bool sign =
-        (c == '-' || c == '+') && !digits.empty() && (digits.back() == 'e' || digits.back() == 'E');
+    const bool behind_e = digits.ends_with('e') || digits.ends_with('E');
+    const bool has_exponent = digits.find_first_of("eE") != digits.npos;
+    const bool exponent = (c == 'e' || c == 'E') && !digits.empty() && !has_exponent;
+    const bool point = c == '.' && !has_exponent && digits.find('.') == digits.npos;
+    const bool sign = (c == '-' || c == '+') && behind_e;
     if (c == ',' && end + 1 < text.size() &&
         std::isdigit(static_cast<unsigned char>(text[end + 1])))
       continue;
-    if (!std::isdigit(static_cast<unsigned char>(c)) && c != '.' && !exponent && !sign) break;
+    if (!std::isdigit(static_cast<unsigned char>(c)) && !point && !exponent && !sign) break;
     digits += c;
   }
-  char* stop = nullptr;
-  const double value = std::strtod(digits.c_str(), &stop);
-  if (digits.empty() || stop == digits.c_str()) return std::nullopt;
+  digits.erase(digits.find_last_not_of("eE+-") + 1);  // "3 e", "3e-": no exponent
+  const std::optional<double> value = parse_double(digits);
+  if (!value) return std::nullopt;
   const char unit = end < text.size() ? text[end] : ' ';
-  return value * (unit == 'K' ? 1e3 : unit == 'M' ? 1e6 : unit == 'G' || unit == 'B' ? 1e9 : 1);
+  return *value * (unit == 'K' ? 1e3 : unit == 'M' ? 1e6 : unit == 'G' || unit == 'B' ? 1e9 : 1);
 }
 
 std::optional<double> number_after(std::string_view line, std::string_view key) {

@@ -12,14 +12,14 @@ namespace {
 constexpr std::int64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
 
 std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
   return text;
 }
 
 /// `text` times 10^decimals, rounded; digits and one point only.
 std::optional<std::int64_t> scaled_decimal(std::string_view text, int decimals) {
-  const bool negative = !text.empty() && text.front() == '-';
+  const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
   std::int64_t value = 0;
   bool digits = false, point = false, round_up = false;

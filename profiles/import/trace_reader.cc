@@ -117,7 +117,7 @@ Scan scan_object(const char*& p, const char* end, std::vector<JsonMember>& membe
 
 bool split_object(std::string_view text, JsonMembers& members) {
   members.all.clear();
-  if (text.empty() || text.front() != '{') return false;
+  if (!text.starts_with('{')) return false;
   const char* p = text.data();
   return scan_object(p, text.data() + text.size(), members.all) == Scan::kOk;
 }

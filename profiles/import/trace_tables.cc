@@ -4,8 +4,7 @@
 namespace shardwright::profiles {
 
 NameTable::NameTable(std::size_t max_bytes) : left_(max_bytes) {
-  texts_.emplace_back();
-  ids_.emplace(texts_.back(), 0);
+  ids_.emplace(texts_.emplace_back(), 0);
 }
 
 NameId NameTable::id(std::string_view text) {
@@ -17,8 +16,7 @@ NameId NameTable::id(std::string_view text) {
   }
   left_ -= text.size() + kOverhead;
   const auto id = static_cast<NameId>(texts_.size());
-  texts_.emplace_back(text);
-  ids_.emplace(texts_.back(), id);
+  ids_.emplace(texts_.emplace_back(text), id);
   return id;
 }
 

@@ -325,6 +325,25 @@ TEST(ImportConfig, TheFixFitsAndChangesAsLittleAsPossible) {
 }
 
 TEST(ImportConfig, BadInputIsOneSentence) {
+TEST(ImportConfig, ABuilderOfNoShippedModelIsNoCrash) {
+  for (const std::string builder :
+       {"phi4.qlora_phi4_14b", "llama3_2_vision.qlora_llama3_2_vision_11b", "", "."}) {
+    const std::string file =
+        written("builder.yaml", "model:\n  _component_: torchtune.models." + builder +
+                                    "\noptimizer:\n  _component_: torch.optim.AdamW\n");
+    const ProgramResult result = import(file, {"--model", "llama-3-8b", "--cluster", "dgx-h100"});
+    EXPECT_EQ(result.exit_code, 0) << builder << ": " << result.err;
+    EXPECT_EQ(result.out.find("frozen weights in nf4") != std::string::npos,
+              builder.find("qlora") != std::string::npos)
+        << result.out;
+  }
+  const std::string shard = written("shard.yaml",
+                                    "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"
+                                    "optimizer:\n  _component_: torch.optim.AdamW\n"
+                                    "data_parallel_shard_dim: eight\n");
+  expect_error(import(shard, {"--cluster", "dgx-h100"}), 3, "data_parallel_shard_dim is 'eight'");
+}
+
   const std::vector<std::string> on{"--cluster", "dgx-h100", "--model", "llama-3.1-8b"};
   expect_error(import("nowhere.json", on), 3, "nowhere.json");
   expect_error(import(written("other.json", R"({"a": 1})"), on), 3, "no setting of a trainer");

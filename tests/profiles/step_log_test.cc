@@ -55,6 +55,19 @@ TEST(StepLog, ReadsMegatronAndNothingOfItsOtherNumbers) {
   EXPECT_THAT(log.seconds, ElementsAre(seconds(20.5123), seconds(4.5125)));
 }
 
+TEST(StepLog, ANumberEndsWhereItIsNoneAnyMore) {
+  const auto of = [](const std::string& number) {
+    return log_of(" iteration 1/ 5 | elapsed time per iteration (ms): " + number +
+                  " | lm loss: 1 |\n")
+        .seconds;
+  };
+  EXPECT_THAT(of("1,577.27"), ElementsAre(seconds(1.57727)));
+  EXPECT_THAT(of("1.5e+3"), ElementsAre(seconds(1.5)));
+  EXPECT_THAT(of("20.e"), ElementsAre(seconds(0.02)));
+  EXPECT_THAT(of("20e-"), ElementsAre(seconds(0.02)));
+  EXPECT_THAT(of("20.5.4"), ElementsAre(seconds(0.0205)));
+}
+
 TEST(StepLog, ReadsThousandsOfNanotron) {
   const StepLog log = log_of(
       "03/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: 2 / 1800 | consumed_tokens: 4.19M | "
