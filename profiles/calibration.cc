@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -44,7 +45,7 @@ Enum require_enum(const JsonReader& from, std::string_view key, Enum last) {
 
 /// Six digits tell a calibrated time or error.
 double rounded(double value) {
-  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
+  return shardwright::rounded(value, 6);
 }
 
 ordered_json write_errors(const ErrorSummary& errors) {

@@ -13,7 +13,7 @@
 #include "sim/calibrate/host_costs.h"
 #include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
-#include "sim/fit/held_out.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::sim {
 namespace {

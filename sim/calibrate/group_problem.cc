@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "sim/fit/held_out.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::sim {
 

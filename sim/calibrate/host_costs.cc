@@ -7,7 +7,7 @@
 #include "sim/calibrate/group_errors.h"
 #include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
-#include "sim/fit/held_out.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/fit/lad.h"
 
 namespace shardwright::sim {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/fit/held_out.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/fit/minimize.h"
 #include "sim/score/error_summary.h"
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
 #include "sim/score/score_kernels.h"

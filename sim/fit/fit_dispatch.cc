@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "sim/core/base/parse_number.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
 #include "sim/score/error_summary.h"

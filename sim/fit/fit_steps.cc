@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "sim/core/base/parse_number.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/fit/held_out.h"
 #include "sim/score/error_summary.h"

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/fit/held_out.h"
 
-#include <fmt/core.h>
-
-#include <cstdlib>
-
 namespace shardwright::sim {
 
 std::uint32_t fold_of(std::initializer_list<std::int64_t> key, std::uint32_t folds) {
@@ -18,10 +14,6 @@ std::uint32_t fold_of(std::initializer_list<std::int64_t> key, std::uint32_t fol
   hash *= 0xff51afd7ed558ccdULL;
   hash ^= hash >> 33;
   return static_cast<std::uint32_t>(hash % folds);
-}
-
-double rounded(double value, int digits) {
-  return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
 }
 
 }  // namespace shardwright::sim

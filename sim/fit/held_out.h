@@ -40,7 +40,4 @@ std::vector<double> held_out_errors(const std::vector<Row>& rows, Fit fit, Predi
   return errors;
 }
 
-/// `value` with `digits` significant decimal digits, so that data files stay readable.
-double rounded(double value, int digits = 5);
-
 }  // namespace shardwright::sim

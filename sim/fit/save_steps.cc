@@ -8,9 +8,9 @@
 #include "profiles/edit_value.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/core/base/read_file.h"
 #include "sim/fit/fit_steps.h"
-#include "sim/fit/held_out.h"
 
 namespace shardwright::sim {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/base/parse_number.h"
 
+#include <fmt/core.h>
 #include <locale.h>
 #include <stdlib.h>
 
@@ -108,6 +109,10 @@ std::optional<std::string> plain_number(std::string_view text) {
   std::optional<std::string> plain = without_commas(text);
   if (plain && power) plain->append("e").append(std::to_string(*power));
   return plain;
+}
+
+double rounded(double value, int digits) {
+  return parse_double(fmt::format("{:.{}g}", value, digits)).value_or(value);
 }
 
 std::optional<std::int64_t> parse_int64(std::string_view text) {

@@ -29,6 +29,9 @@ std::optional<double> parse_double_by_locale(std::string_view text);
 /// None for what has no such shape; text without these marks comes back as it is.
 std::optional<std::string> plain_number(std::string_view text);
 
+/// `value` with `digits` significant decimal digits, so that data files stay readable.
+double rounded(double value, int digits = 5);
+
 /// As parse_double, for integers: "4096", "2e12" and "64.0" are integers, "3.5" and "1e30" are not.
 std::optional<std::int64_t> parse_int64(std::string_view text);
 
