@@ -107,17 +107,17 @@ void remark_dtypes(const Plan& plan, Wrapper wrapper, TrainerSettings& settings)
   }
 }
 
-std::string fsdp_section(const Plan& plan, Wrapper wrapper, const sim::Job& inputs,
-                         TrainerSettings& settings) {
+YamlSource fsdp_section(const Plan& plan, Wrapper wrapper, const sim::Job& inputs,
+                        TrainerSettings& settings) {
   const ModuleNames& names = module_names(inputs.model);
   const bool resharded = info_of(settings.as_run.strategy).reshards;
   const bool checkpoints = checkpoints_all(plan, inputs.model.layers, names, settings);
-  std::string text = "fsdp_config:\n";
+  YamlSource text = "fsdp_config:\n";
   if (wrapper == Wrapper::kFsdp1) {
     const char* sharding = info_of(plan.strategy).hybrid ? "HYBRID_SHARD"
                            : resharded                   ? "FULL_SHARD"
                                                          : "SHARD_GRAD_OP";
-    text += fmt::format(
+    text += YamlSource::format(
         "  fsdp_version: 1\n"
         "  fsdp_sharding_strategy: {}\n"
         "  fsdp_backward_prefetch: BACKWARD_PRE\n"
@@ -128,16 +128,17 @@ std::string fsdp_section(const Plan& plan, Wrapper wrapper, const sim::Job& inpu
     settings.overrides.push_back(
         fmt::format("stack.fsdp1_forward_prefetch={}", yes(plan.prefetch > 0)));
   } else {
-    text += fmt::format("  fsdp_version: 2\n  fsdp_reshard_after_forward: {}\n", yes(resharded));
+    text +=
+        YamlSource::format("  fsdp_version: 2\n  fsdp_reshard_after_forward: {}\n", yes(resharded));
   }
-  return text + fmt::format(
+  return text + YamlSource::format(
                     "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
                     "  fsdp_transformer_layer_cls_to_wrap: {}\n"
                     "  fsdp_activation_checkpointing: {}\n"
                     "  fsdp_offload_params: false\n"
                     "  fsdp_cpu_ram_efficient_loading: true\n"
                     "  fsdp_state_dict_type: SHARDED_STATE_DICT\n",
-                    names.layer_class, yes(checkpoints));
+                    bare(names.layer_class), yes(checkpoints));
 }
 
 }  // namespace
@@ -160,7 +161,7 @@ TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan) {
                              : "FSDP2 gathers one layer ahead",
                          settings);
   }
-  std::string text = fmt::format(
+  YamlSource text = YamlSource::format(
       "compute_environment: LOCAL_MACHINE\n"
       "distributed_type: {}\n"
       "mixed_precision: {}\n"
@@ -179,7 +180,7 @@ TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan) {
   if (shards) {
     text += fsdp_section(plan, wrapper, inputs, settings);
     if (wrapper == Wrapper::kFsdp2 && ranks.replicate > 1) {
-      text += fmt::format(
+      text += YamlSource::format(
           "parallelism_config:\n"
           "  parallelism_config_dp_replicate_size: {}\n"
           "  parallelism_config_dp_shard_size: {}\n",
@@ -203,7 +204,7 @@ TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan) {
                   "attn_implementation {}",
                   plan.micro_batch, plan.grad_accum, plan.seq_len,
                   plan.attention == AttentionKind::kFlash ? "flash_attention_2" : "eager"));
-  settings.body = std::move(text);
+  settings.body = text;
   return settings;
 }
 

@@ -154,7 +154,7 @@ TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
   settings.said("gpus", fmt::format("start with deepspeed --num_nodes {} --num_gpus {} SCRIPT "
                                     "--deepspeed_config FILE",
                                     ranks.nodes, ranks.per_node));
-  settings.body = config.dump(2) + "\n";
+  settings.body = json_source(config.dump(2) + "\n");
   return settings;
 }
 

@@ -12,27 +12,28 @@
 namespace shardwright::cli {
 namespace {
 
-std::string factory_adapter(const Numerics& numerics) {
+YamlSource factory_adapter(const Numerics& numerics) {
   if (numerics.lora == 0) return "finetuning_type: full\n";
-  std::string text =
-      fmt::format("finetuning_type: lora\nlora_rank: {}\nlora_alpha: {}\nlora_target: all\n",
-                  numerics.lora, 2 * numerics.lora);
+  YamlSource text =
+      YamlSource::format("finetuning_type: lora\nlora_rank: {}\nlora_alpha: {}\nlora_target: all\n",
+                         numerics.lora, 2 * numerics.lora);
   if (numerics.quantize == Quantize::kNf4) text += "quantization_bit: 4\nquantization_type: nf4\n";
   if (numerics.quantize == Quantize::kInt8) text += "quantization_bit: 8\n";
   return text;
 }
 
-std::string factory_sharding(const sim::Job& inputs, TrainerRun run, const Plan& as_run) {
+YamlSource factory_sharding(const sim::Job& inputs, TrainerRun run, const Plan& as_run) {
   if (run.sharding == TrainerSharding::kZero)
-    return fmt::format("deepspeed: examples/deepspeed/ds_z{}_config.json\n",
-                       info_of(as_run.strategy).zero_stage());
+    return YamlSource::format("deepspeed: examples/deepspeed/ds_z{}_config.json\n",
+                              info_of(as_run.strategy).zero_stage());
   if (run.sharding != TrainerSharding::kFsdp1 && run.sharding != TrainerSharding::kFsdp2) return "";
   const bool reshards = info_of(as_run.strategy).reshards;
-  std::string text = fmt::format(
+  YamlSource text = YamlSource::format(
       "fsdp: {} auto_wrap\nfsdp_config:\n  transformer_layer_cls_to_wrap: {}\n",
-      reshards ? "full_shard" : "shard_grad_op", module_names(inputs.model).layer_class);
+      reshards ? "full_shard" : "shard_grad_op", bare(module_names(inputs.model).layer_class));
   if (run.sharding == TrainerSharding::kFsdp2)
-    text += fmt::format("  version: 2\n  reshard_after_forward: {}\n", yaml_switch(reshards));
+    text +=
+        YamlSource::format("  version: 2\n  reshard_after_forward: {}\n", yaml_switch(reshards));
   return text;
 }
 
@@ -72,7 +73,7 @@ TrainerSettings llama_factory_settings(const sim::Job& inputs, const Plan& plan)
   const TrainerRun run = follow_on_trainer(inputs, told, "LLaMA-Factory", settings);
   const Plan& as_run = settings.as_run;
   const bool bf16 = plan.param_dtype == DType::kBf16;
-  settings.body = fmt::format(
+  YamlSource body = YamlSource::format(
       "model_name_or_path: {}\n"
       "stage: sft\n"
       "do_train: true\n"
@@ -85,12 +86,12 @@ TrainerSettings llama_factory_settings(const sim::Job& inputs, const Plan& plan)
       "bf16: {}\n"
       "flash_attn: {}\n"
       "optim: {}\n",
-      inputs.model_name, factory_adapter(as_run.numerics), plan.seq_len, plan.micro_batch,
-      plan.grad_accum, yaml_switch(!run.checkpoints), yaml_switch(bf16),
+      string_literal(inputs.model_name), factory_adapter(as_run.numerics), plan.seq_len,
+      plan.micro_batch, plan.grad_accum, yaml_switch(!run.checkpoints), yaml_switch(bf16),
       plan.attention == AttentionKind::kFlash ? "fa2" : "disabled",
       plan.numerics.optimizer == Optimizer::kAdamw8bit ? "adamw_bnb_8bit" : "adamw_torch");
-  if (bf16 && as_run.master_dtype == DType::kBf16) settings.body += "pure_bf16: true\n";
-  settings.body += factory_sharding(inputs, run, as_run);
+  if (bf16 && as_run.master_dtype == DType::kBf16) body += "pure_bf16: true\n";
+  settings.body = body + factory_sharding(inputs, run, as_run);
   return settings;
 }
 

@@ -18,39 +18,28 @@
 namespace shardwright::cli {
 namespace {
 
-/// Quoted where bash would read more than a word in it.
-std::string bash_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,/=:";
-  if (text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 /// "PARALLELISM_ARGS" of "parallelism".
-std::string array_name(std::string group) {
+Bare array_name(std::string group) {
   for (char& c : group) {
     if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
   }
-  return group + "_ARGS";
+  return bare(group + "_ARGS");
 }
 
-std::string bash_arrays(const MegatronOptions& options, std::vector<std::string>& names) {
-  std::string text, group;
+ShellSource bash_arrays(const MegatronOptions& options, std::vector<Bare>& names) {
+  ShellSource text;
+  std::string_view group;
   for (const MegatronOption& option : options) {
     if (option.argument.empty()) continue;
     if (option.group != group) {
-      text += fmt::format("{}{}=(\n", group.empty() ? "" : ")\n", array_name(option.group));
+      names.push_back(array_name(std::string(option.group)));
+      text += ShellSource::format("{}{}=(\n", group.empty() ? "" : ")\n", names.back());
       group = option.group;
-      names.push_back(array_name(group));
     }
-    // Lists of modules are several words.
-    const bool several = option.argument == "--recompute-modules";
-    text += fmt::format("  {}{}{}\n", option.argument, option.value.empty() ? "" : " ",
-                        several ? option.value : bash_word(option.value));
+    text += ShellSource::format("  {}{}{}\n", shell_word(option.argument),
+                                option.value.text().empty() ? "" : " ", option.value);
   }
-  return text.empty() ? text : text + ")\n";
+  return text.text().empty() ? text : text + ")\n";
 }
 
 /// Collectives must be issued before the products that they run beside.
@@ -107,7 +96,7 @@ const Recipe* recipe_of(const Model& model) {
 }
 
 /// The registered precision recipe, as training/mixed_precision.py names them.
-std::string precision_recipe(const Plan& plan) {
+std::string_view precision_recipe(const Plan& plan) {
   const Numerics& n = plan.numerics;
   switch (n.precision) {
     case Precision::kFp16:
@@ -131,11 +120,11 @@ std::string precision_recipe(const Plan& plan) {
   }
 }
 
-std::string bridge_overrides(const MegatronOptions& options) {
-  std::string text;
+PythonSource bridge_overrides(const MegatronOptions& options) {
+  PythonSource text;
   for (const MegatronOption& option : options) {
     if (option.field.empty() || option.field.starts_with("comm_overlap.")) continue;
-    text += fmt::format("    config.{} = {}\n", option.field, option.python);
+    text += PythonSource::format("    config.{} = {}\n", bare(option.field), option.python);
   }
   return text;
 }
@@ -160,19 +149,19 @@ TrainerSettings megatron_lm_settings(const sim::Job& inputs, const Plan& plan) {
   MegatronOptions options = megatron_plan_options(inputs, plan, settings);
   const MegatronOptions model = megatron_model_options(inputs, plan, settings);
   options.insert(options.begin(), model.begin(), model.end());
-  std::vector<std::string> names;
-  settings.body = bash_arrays(options, names);
-  std::string environment;
+  std::vector<Bare> names;
+  const ShellSource arrays = bash_arrays(options, names);
+  ShellSource environment;
   if (one_connection(inputs, settings.as_run)) {
     environment += "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
   }
   if (plan.allocator == AllocatorKind::kExpandable) {
     environment += "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n";
   }
-  std::string all;
-  for (const std::string& name : names)
-    all += fmt::format("{}\"${{{}[@]}}\"", all.empty() ? "" : " ", name);
-  settings.body = environment + settings.body + fmt::format("MEGATRON_ARGS=({})\n", all);
+  ShellSource all;
+  for (const Bare& name : names)
+    all += ShellSource::format("{}\"${{{}[@]}}\"", all.text().empty() ? "" : " ", name);
+  settings.body = environment + arrays + ShellSource::format("MEGATRON_ARGS=({})\n", all);
   const Ranks ranks = ranks_of(inputs, settings.as_run);
   settings.said("gpus",
                 fmt::format("source the file and start with torchrun --nnodes={} "
@@ -187,7 +176,7 @@ TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& pla
   const MegatronOptions options = megatron_plan_options(inputs, plan, settings);
   const Recipe* recipe = recipe_of(inputs.model);
   const bool torch = has_field(options, "optimizer.exp_avg_dtype");
-  std::string text;
+  PythonSource text;
   if (torch) text += "import torch\n";
   const bool lora = plan.numerics.lora > 0;
   if (plan.numerics.quantize != Quantize::kNone) {
@@ -198,15 +187,15 @@ TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& pla
   }
   if (lora) text += "from megatron.bridge.peft.lora import LoRA\n";
   if (recipe != nullptr) {
-    text += fmt::format("from megatron.bridge.recipes.{} import {} as recipe\n", recipe->module,
-                        recipe->function);
+    text += PythonSource::format("from megatron.bridge.recipes.{} import {} as recipe\n",
+                                 bare(recipe->module), bare(recipe->function));
   } else {
     settings.lost("model",
                   "Megatron-Bridge has no recipe of this model: pass plan() a function "
                   "that makes its ConfigContainer");
   }
   text += "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n";
-  const std::string precision = precision_recipe(plan);
+  const std::string_view precision = precision_recipe(plan);
   // A recipe overrides what the section of DDP says of reductions: all but fp16's are in fp32.
   const bool names_recipe = !precision.empty();
   const bool own_recipe = (plan.reduce_dtype == DType::kBf16) != (precision == "fp16_mixed");
@@ -224,22 +213,23 @@ TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& pla
            {"recompute_granularity", "None"}}) {
     // A recipe may have set what the plan leaves alone.
     if (!has_field(options, std::string("model.") + field))
-      text += fmt::format("    config.model.{} = {}\n", field, rest);
+      text += PythonSource::format("    config.model.{} = {}\n", field, rest);
   }
-  text += fmt::format("    config.model.seq_length = {}\n", plan.seq_len);
-  text += fmt::format("    config.dataset.seq_length = {}\n", plan.seq_len);
+  text += PythonSource::format("    config.model.seq_length = {}\n", plan.seq_len);
+  text += PythonSource::format("    config.dataset.seq_length = {}\n", plan.seq_len);
   if (names_recipe && !own_recipe)
-    text += fmt::format("    config.mixed_precision = \"{}\"\n", precision);
+    text += PythonSource::format("    config.mixed_precision = {}\n", string_literal(precision));
   if (names_recipe && own_recipe) {
-    text += fmt::format(
-        "    config.mixed_precision = get_mixed_precision_config(\"{}\")\n"
+    text += PythonSource::format(
+        "    config.mixed_precision = get_mixed_precision_config({})\n"
         "    config.mixed_precision.grad_reduce_in_fp32 = {}\n",
-        precision, plan.reduce_dtype == DType::kBf16 ? "False" : "True");
+        string_literal(precision), plan.reduce_dtype == DType::kBf16 ? "False" : "True");
   }
-  text += fmt::format("    config.comm_overlap = CommOverlapConfig(tp_comm_overlap={})\n",
-                      has_field(options, "comm_overlap.tp_comm_overlap") ? "True" : "False");
+  text +=
+      PythonSource::format("    config.comm_overlap = CommOverlapConfig(tp_comm_overlap={})\n",
+                           has_field(options, "comm_overlap.tp_comm_overlap") ? "True" : "False");
   if (lora) {
-    text += fmt::format("    config.peft = LoRA(dim={})\n", plan.numerics.lora);
+    text += PythonSource::format("    config.peft = LoRA(dim={})\n", plan.numerics.lora);
   }
   settings.body = text + "    return config\n";
   if (plan.numerics.fp8_params) {

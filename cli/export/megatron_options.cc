@@ -16,29 +16,23 @@ namespace {
 /// Collects options under the heading of the moment.
 class Options {
  public:
-  void group(std::string name) { group_ = std::move(name); }
-  void value(std::string argument, std::int64_t number, std::string field = "") {
-    const std::string text = fmt::format("{}", number);
-    add(std::move(argument), text, std::move(field), text);
+  void group(const char* name) { group_ = name; }
+  template <typename Number>
+  void value(const char* argument, Number number, const char* field = "") {
+    add(argument, ShellSource::format("{}", number), field, PythonSource::format("{}", number));
   }
-  void word(std::string argument, std::string word, std::string field = "") {
-    const std::string python = fmt::format("\"{}\"", word);
-    add(std::move(argument), std::move(word), std::move(field), python);
+  void word(const char* argument, std::string_view word, const char* field = "") {
+    add(argument, shell_word(word), field, string_literal(word));
   }
-  void on(std::string argument, std::string field = "") {
-    add(std::move(argument), "", std::move(field), "True");
-  }
-  void off(std::string argument, std::string field) {
-    add(std::move(argument), "", std::move(field), "False");
-  }
-  void add(std::string argument, std::string value, std::string field, std::string python) {
-    options_.push_back(
-        {group_, std::move(argument), std::move(value), std::move(field), std::move(python)});
+  void on(const char* argument, const char* field = "") { add(argument, "", field, "True"); }
+  void off(const char* argument, const char* field) { add(argument, "", field, "False"); }
+  void add(const char* argument, ShellSource value, const char* field, PythonSource python) {
+    options_.push_back({group_, argument, std::move(value), field, std::move(python)});
   }
   MegatronOptions take() && { return std::move(options_); }
 
  private:
-  std::string group_;
+  const char* group_ = "";
   MegatronOptions options_;
 };
 
@@ -153,8 +147,9 @@ void add_pipeline(const Plan& plan, Options& out) {
   }
   if (p.virtual_stages > 1) {
     out.add(p.pp_layout.empty() ? "--num-virtual-stages-per-pipeline-rank" : "",
-            fmt::format("{}", p.virtual_stages), "model.virtual_pipeline_model_parallel_size",
-            fmt::format("{}", p.virtual_stages));
+            ShellSource::format("{}", p.virtual_stages),
+            "model.virtual_pipeline_model_parallel_size",
+            PythonSource::format("{}", p.virtual_stages));
   }
 }
 
@@ -194,10 +189,10 @@ void add_expert_parallelism(const sim::Job& inputs, const Plan& plan, Options& o
   const Dispatcher dispatcher =
       p.dispatcher.value_or(profiles::usual_dispatcher(inputs.profile.stack));
   const bool flex = dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
-  out.word("--moe-token-dispatcher-type", flex ? "flex" : std::string(name_of(dispatcher)),
+  out.word("--moe-token-dispatcher-type", flex ? "flex" : name_of(dispatcher),
            "model.moe_token_dispatcher_type");
   if (flex) {
-    out.word("--moe-flex-dispatcher-backend", std::string(name_of(dispatcher)),
+    out.word("--moe-flex-dispatcher-backend", name_of(dispatcher),
              "model.moe_flex_dispatcher_backend");
   }
   if (p.ep_overlap.value_or(false)) {
@@ -205,8 +200,8 @@ void add_expert_parallelism(const sim::Job& inputs, const Plan& plan, Options& o
     out.on("--delay-wgrad-compute", "model.delay_wgrad_compute");
   }
   if (p.expert_capacity) {
-    const std::string factor = fmt::format("{}", *p.expert_capacity);
-    out.add("--moe-expert-capacity-factor", factor, "model.moe_expert_capacity_factor", factor);
+    out.value("--moe-expert-capacity-factor", *p.expert_capacity,
+              "model.moe_expert_capacity_factor");
   }
   if (p.expert_load && p.expert_load->routing == Routing::kBalanced) {
     out.on("--moe-router-force-load-balancing", "model.moe_router_force_load_balancing");
@@ -257,8 +252,7 @@ void add_precision(const Plan& plan, Options& out) {
   }
   const bool per_tensor = recipe == Fp8Recipe::kDelayed || recipe == Fp8Recipe::kTensorwise;
   out.word("--fp8-format", per_tensor ? "hybrid" : "e4m3");
-  out.word("--fp8-recipe",
-           recipe == Fp8Recipe::kBlock ? "blockwise" : std::string(name_of(recipe)));
+  out.word("--fp8-recipe", recipe == Fp8Recipe::kBlock ? "blockwise" : name_of(recipe));
   if (n.fp8_params) out.on("--fp8-param-gather");
 }
 
@@ -296,8 +290,9 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
   const bool offloads = plan.offload == Offload::kOptimizer;
   if (offloads) check_offloaded_optimizer(plan);
   if (narrow || offloads) {
-    const std::string moments = plan.moment_dtype == DType::kBf16 ? "bf16" : "fp32";
-    const std::string torch = moments == "bf16" ? "torch.bfloat16" : "torch.float32";
+    const bool half = plan.moment_dtype == DType::kBf16;
+    const char* const moments = half ? "bf16" : "fp32";
+    const char* const torch = half ? "torch.bfloat16" : "torch.float32";
     out.on("--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer");
     out.add("--exp-avg-dtype", moments, "optimizer.exp_avg_dtype", torch);
     out.add("--exp-avg-sq-dtype", moments, "optimizer.exp_avg_sq_dtype", torch);
@@ -317,7 +312,8 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
                   "the GPU with the state passing through");
   } else if (plan.offload == Offload::kActivations) {
     out.add("", "", "model.cpu_offloading", "True");
-    out.add("", "", "model.cpu_offloading_num_layers", fmt::format("{}", plan.offload_layers));
+    out.add("", "", "model.cpu_offloading_num_layers",
+            PythonSource::format("{}", plan.offload_layers));
     settings.said("offload",
                   "Megatron-LM's command line has no offloading of activations; it is a field of "
                   "its configuration (cpu_offloading_num_layers)");
@@ -397,8 +393,15 @@ void add_recomputation(const Model& model, const Plan& plan, TrainerSettings& se
     settings.as_run.ckpt_layers = model.layers;
   }
   out.word("--recompute-granularity", "selective", "model.recompute_granularity");
-  out.add("--recompute-modules", fmt::format("{}", fmt::join(modules, " ")),
-          "model.recompute_modules", fmt::format("[\"{}\"]", fmt::join(modules, "\", \"")));
+  ShellSource words;
+  PythonSource list;
+  for (const std::string& module : modules) {
+    const char* const gap = &module == &modules[0] ? "" : " ";
+    words += gap + shell_word(module);
+    list += PythonSource::format("{}{}{}", *gap == 0 ? "" : ",", gap, string_literal(module));
+  }
+  out.add("--recompute-modules", words, "model.recompute_modules",
+          PythonSource::format("[{}]", list));
 }
 
 void remark_rest(const Plan& plan, TrainerSettings& settings) {

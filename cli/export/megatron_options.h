@@ -8,7 +8,7 @@
 // scripts/check_exports looks each of them up, and of Megatron-Bridge 0.3 (training/config.py).
 #pragma once
 
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/export/settings.h"
@@ -16,11 +16,11 @@
 namespace shardwright::cli {
 
 struct MegatronOption {
-  std::string group;     // heading: "parallelism"
-  std::string argument;  // "--tensor-model-parallel-size"; empty: Bridge alone has it
-  std::string value;     // empty: a switch
-  std::string field;     // "model.tensor_model_parallel_size"; empty: Megatron-LM alone has it
-  std::string python;    // its value
+  std::string_view group;     // heading: "parallelism"
+  std::string_view argument;  // "--tensor-model-parallel-size"; empty: Bridge alone has it
+  ShellSource value;          // empty: a switch
+  std::string_view field;     // "model.tensor_model_parallel_size"; empty: Megatron-LM alone has it
+  PythonSource python;        // its value
 };
 using MegatronOptions = std::vector<MegatronOption>;
 

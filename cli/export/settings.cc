@@ -22,20 +22,20 @@ void TrainerSettings::said(std::string knob, std::string sentence) {
 
 const std::vector<Trainer>& trainers() {
   static const std::vector<Trainer> all = {
-      {"torchtitan", "torchtitan", "0.3 config (Python)", "#", torchtitan_settings},
-      {"torchtitan-main", "torchtitan", "config of main after 0.3.0 (Python)", "#",
+      {"torchtitan", "torchtitan", "0.3 config (Python)", torchtitan_settings},
+      {"torchtitan-main", "torchtitan", "config of main after 0.3.0 (Python)",
        torchtitan_main_settings},
-      {"torchtitan-0.2", "torchtitan", "0.2 job config (TOML; read by 0.2.2, not by 0.3)", "#",
+      {"torchtitan-0.2", "torchtitan", "0.2 job config (TOML; read by 0.2.2, not by 0.3)",
        torchtitan_toml_settings},
-      {"accelerate", "Accelerate", "config (YAML)", "#", accelerate_settings},
-      {"yafsdp", "YaFSDP", "settings (Python; releases 1 and 2)", "#", yafsdp_settings},
-      {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings},
-      {"axolotl", "axolotl", "config (YAML)", "#", axolotl_settings},
-      {"llama-factory", "LLaMA-Factory", "config (YAML)", "#", llama_factory_settings},
-      {"unsloth", "Unsloth", "script (Python)", "#", unsloth_settings},
-      {"torchtune", "torchtune", "0.6 config (YAML)", "#", torchtune_settings},
-      {"megatron-lm", "Megatron-LM", "arguments (bash)", "#", megatron_lm_settings},
-      {"megatron-bridge", "Megatron-Bridge", "0.3 recipe (Python)", "#", megatron_bridge_settings}};
+      {"accelerate", "Accelerate", "config (YAML)", accelerate_settings},
+      {"yafsdp", "YaFSDP", "settings (Python; releases 1 and 2)", yafsdp_settings},
+      {"deepspeed", "DeepSpeed", "config (JSON)", deepspeed_settings},
+      {"axolotl", "axolotl", "config (YAML)", axolotl_settings},
+      {"llama-factory", "LLaMA-Factory", "config (YAML)", llama_factory_settings},
+      {"unsloth", "Unsloth", "script (Python)", unsloth_settings},
+      {"torchtune", "torchtune", "0.6 config (YAML)", torchtune_settings},
+      {"megatron-lm", "Megatron-LM", "arguments (bash)", megatron_lm_settings},
+      {"megatron-bridge", "Megatron-Bridge", "0.3 recipe (Python)", megatron_bridge_settings}};
   return all;
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/export/source.h"
 #include "sim/core/plan.h"
 #include "sim/job.h"
 
@@ -24,7 +25,7 @@ struct Remark {
 };
 
 struct TrainerSettings {
-  std::string body;  // the settings alone, in the trainer's own format
+  AnySource body;  // the settings alone, in the trainer's own format
   std::vector<Remark> remarks;
   Plan as_run;                         // what the trainer does with them, as far as it is modelled
   std::vector<std::string> overrides;  // of the profile that `as_run` is predicted with
@@ -34,10 +35,9 @@ struct TrainerSettings {
 };
 
 struct Trainer {
-  std::string_view name;            // as --format takes it
-  std::string_view title;           // as people write it
-  std::string_view what;            // of the file, with the release: "0.3 config (Python)"
-  std::string_view comment_prefix;  // of a line; empty: JSON, where remarks become a member
+  std::string_view name;   // as --format takes it
+  std::string_view title;  // as people write it
+  std::string_view what;   // of the file, with the release: "0.3 config (Python)"
   TrainerSettings (*settings)(const sim::Job& inputs, const Plan& plan);
 };
 

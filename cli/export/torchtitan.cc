@@ -124,7 +124,7 @@ void checkpoint_all(const Plan& plan, std::int64_t layers, std::string_view know
 }
 
 /// The policy as an object of 0.3.
-std::string checkpoint_policy(const Plan& plan, std::int64_t layers, TrainerSettings& settings) {
+const char* checkpoint_policy(const Plan& plan, std::int64_t layers, TrainerSettings& settings) {
   if (checkpointed_layers(plan) == 0) return "None";
   if (selects_operators(plan, layers, settings)) return "SelectiveAC.Config()";
   checkpoint_all(plan, layers, "all or none since 0.3", settings);
@@ -133,10 +133,10 @@ std::string checkpoint_policy(const Plan& plan, std::int64_t layers, TrainerSett
 
 /// The [activation_checkpoint] section of 0.2, which counts layers from 1 and checkpoints those
 /// whose number its selective_ac_option divides (activation_checkpoint.py, _apply_layer_sac).
-std::string activation_checkpoint_section(const Plan& plan, std::int64_t layers,
-                                          TrainerSettings& settings) {
+TomlSource activation_checkpoint_section(const Plan& plan, std::int64_t layers,
+                                         TrainerSettings& settings) {
   const std::int64_t k = checkpointed_layers(plan);
-  std::string section = "[activation_checkpoint]\n";
+  const TomlSource section = "[activation_checkpoint]\n";
   if (k == 0) return section + "mode = \"none\"\n";
   if (selects_operators(plan, layers, settings)) {
     return section + "mode = \"selective\"\nselective_ac_option = \"op\"\n";
@@ -159,7 +159,8 @@ std::string activation_checkpoint_section(const Plan& plan, std::int64_t layers,
                                              "{}, ... counted from 1, not the first {}",
                                              of_layers(k, layers), every, 2 * every, k));
   }
-  return section + fmt::format("mode = \"selective\"\nselective_ac_option = \"{}\"\n", every);
+  return section +
+         TomlSource::format("mode = \"selective\"\nselective_ac_option = \"{}\"\n", every);
 }
 
 TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
@@ -184,35 +185,36 @@ TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
                   "parameters and gradients");
   }
   const auto dtype = [](DType d) { return d == DType::kBf16 ? "\"bfloat16\"" : "\"float32\""; };
-  const auto number = [](std::int64_t value) { return fmt::format("{}", value); };
+  const auto number = [](std::int64_t value) { return JsonSource::format("{}", value); };
   const std::int64_t replicas = plan.gpus / plan.parallel.replica();
   const char* section = "training";
-  return {
-      {section, "seq_len", number(plan.seq_len)},
-      {section, "local_batch_size",
-       number(plan.micro_batch * (plan.parallel.pp > 1 ? plan.grad_accum : 1))},
-      {section, "global_batch_size", number(replicas * plan.micro_batch * plan.grad_accum),
-       fmt::format("{} {} x {} x {} micro-batches", replicas,
-                   replicas == plan.gpus ? "GPUs" : "replicas", plan.micro_batch, plan.grad_accum)},
-      {section, "max_norm", "1.0"},
-      {section, "dtype", dtype(all_bf16 ? DType::kBf16 : DType::kFp32)},
-      {section, "mixed_precision_param", dtype(plan.param_dtype)},
-      {section, "mixed_precision_reduce", dtype(DType::kFp32)},
-      {section, "enable_cpu_offload", plan.offload == Offload::kOptimizer ? "true" : "false"}};
+  return {{section, "seq_len", number(plan.seq_len)},
+          {section, "local_batch_size",
+           number(plan.micro_batch * (plan.parallel.pp > 1 ? plan.grad_accum : 1))},
+          {section, "global_batch_size", number(replicas * plan.micro_batch * plan.grad_accum),
+           JsonSource::format("{} {} x {} x {} micro-batches", replicas,
+                              replicas == plan.gpus ? "GPUs" : "replicas", plan.micro_batch,
+                              plan.grad_accum)},
+          {section, "max_norm", "1.0"},
+          {section, "dtype", dtype(all_bf16 ? DType::kBf16 : DType::kFp32)},
+          {section, "mixed_precision_param", dtype(plan.param_dtype)},
+          {section, "mixed_precision_reduce", dtype(DType::kFp32)},
+          {section, "enable_cpu_offload", plan.offload == Offload::kOptimizer ? "true" : "false"}};
 }
 
 TitanOptions parallelism_options(const Ranks& ranks, const Plan& run) {
   if (shards_for_titan(run)) return {};
   const char* section = "parallelism";
   TitanOptions options = {
-      {section, "data_parallel_replicate_degree", fmt::format("{}", ranks.replicate)},
-      {section, "data_parallel_shard_degree", fmt::format("{}", ranks.shard)}};
+      {section, "data_parallel_replicate_degree", JsonSource::format("{}", ranks.replicate)},
+      {section, "data_parallel_shard_degree", JsonSource::format("{}", ranks.shard)}};
   if (ranks.shard > 1) {
     options.push_back({section, "fsdp_reshard_after_forward",
                        run.strategy == Strategy::kFsdp2NoReshard ? "\"never\"" : "\"always\""});
   }
-  for (const char* kind : {"tensor", "pipeline", "context"})
-    options.push_back({section, fmt::format("{}_parallel_degree", kind), "1"});
+  for (const char* degree :
+       {"tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree"})
+    options.push_back({section, degree, "1"});
   return options;
 }
 
@@ -252,40 +254,46 @@ TitanOptions common_options(const sim::Job& inputs, const Plan& plan, TrainerSet
   return options;
 }
 
-std::string toml_of(const TitanOptions& options) {
-  std::string text, section;
+JsonSource remark_of(const TitanOption& option) {
+  return option.comment.text().empty() ? "" : "  # " + option.comment;
+}
+
+TomlSource toml_of(const TitanOptions& options) {
+  TomlSource text;
+  std::string_view section;
   for (const TitanOption& option : options) {
     if (option.section != section) {
-      text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", option.section);
+      text += TomlSource::format("{}[{}]\n", section.empty() ? "" : "\n", bare(option.section));
       section = option.section;
     }
-    text += fmt::format("{} = {}{}\n", option.key, option.value,
-                        option.comment.empty() ? "" : "  # " + option.comment);
+    text += TomlSource::format("{} = {}{}\n", bare(option.key), option.value, remark_of(option));
   }
   return text;
 }
 
-std::string python_of(const TitanOptions& options) {
-  std::string text;
+PythonSource python_of(const TitanOptions& options) {
+  PythonSource text;
   for (const TitanOption& option : options) {
-    const std::string value = option.value == "true"    ? "True"
-                              : option.value == "false" ? "False"
-                                                        : option.value;
-    text += fmt::format("    config.{}.{} = {}{}\n", option.section, option.key, value,
-                        option.comment.empty() ? "" : "  # " + option.comment);
+    const std::string& json = option.value.text();
+    const PythonSource value = json == "true"    ? "True"
+                               : json == "false" ? "False"
+                                                 : PythonSource(option.value);
+    text += PythonSource::format("    config.{}.{} = {}{}\n", bare(option.section),
+                                 bare(option.key), value, remark_of(option));
   }
   return text;
 }
 
 /// The flavor's config as the exported function takes it.
-std::string flavor_lines(const Model& model, TrainerSettings& settings) {
+PythonSource flavor_lines(const Model& model, TrainerSettings& settings) {
   const Flavor* flavor = flavor_of(model);
   if (flavor == nullptr) {
     remark_missing_flavor(model, "where plan() is called", settings);
     return "\n\ndef plan(flavor):\n    config = flavor()  # a function of your config_registry\n";
   }
-  std::string text = fmt::format("from torchtitan.models.{}.config_registry import {} as flavor\n",
-                                 flavor->name, flavor->function);
+  PythonSource text =
+      PythonSource::format("from torchtitan.models.{}.config_registry import {} as flavor\n",
+                           bare(flavor->name), bare(flavor->function));
   std::string suffix(flavor->flavor);
   std::replace_if(
       suffix.begin(), suffix.end(), [](char c) { return c == '.' || c == '-'; }, '_');
@@ -293,24 +301,26 @@ std::string flavor_lines(const Model& model, TrainerSettings& settings) {
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const bool another = flavor->function != fmt::format("{}_{}", flavor->name, suffix);
   if (another)
-    text += fmt::format("from torchtitan.models.{} import model_registry\n", flavor->name);
+    text += PythonSource::format("from torchtitan.models.{} import model_registry\n",
+                                 bare(flavor->name));
   text += "\n\ndef plan():\n    config = flavor()\n";
   if (another)
-    text += fmt::format("    config.model_spec = model_registry(\"{}\")\n", flavor->flavor);
+    text += PythonSource::format("    config.model_spec = model_registry({})\n",
+                                 string_literal(flavor->flavor));
   return text;
 }
 
 /// The options of a release as main has them since it counts tokens.
 TitanOptions in_tokens(const TitanOptions& options, const Plan& plan) {
-  const auto tokens = [&](const std::string& sequences) {
-    return fmt::format("{} * {}", sequences, plan.seq_len);
+  const auto tokens = [&](const JsonSource& sequences) {
+    return JsonSource::format("{} * {}", sequences, plan.seq_len);
   };
   TitanOptions counted;
   for (TitanOption option : options) {
     if (option.key == "seq_len") option.key = "max_context_length";
     if (option.key == "local_batch_size") {
       option.key = "num_tokens_per_microbatch_per_dp_rank";
-      option.value = tokens(fmt::format("{}", plan.micro_batch));
+      option.value = tokens(JsonSource::format("{}", plan.micro_batch));
     }
     if (option.key == "global_batch_size") {
       option.key = "num_tokens_per_train_step";
@@ -318,7 +328,7 @@ TitanOptions in_tokens(const TitanOptions& options, const Plan& plan) {
     }
     if (option.key == "pipeline_parallel_microbatch_size") {
       option.key = "num_pp_microbatches";
-      option.value = fmt::format("{}", plan.grad_accum);
+      option.value = JsonSource::format("{}", plan.grad_accum);
     }
     counted.push_back(std::move(option));
   }
@@ -335,14 +345,15 @@ TrainerSettings module_settings(const sim::Job& inputs, const Plan& plan, bool c
   options.insert(options.end(), layout.begin(), layout.end());
   if (counts_tokens) options = in_tokens(options, plan);
   const Ranks ranks = ranks_of(inputs, plan);
-  const std::string policy = checkpoint_policy(plan, inputs.model.layers, settings);
-  if (policy != "None") {
-    settings.body = fmt::format("from torchtitan.distributed.activation_checkpoint import {}\n",
-                                policy.substr(0, policy.find('.')));
+  const char* const policy = checkpoint_policy(plan, inputs.model.layers, settings);
+  PythonSource body;
+  if (const std::string_view name(policy); name != "None") {
+    body = PythonSource::format("from torchtitan.distributed.activation_checkpoint import {}\n",
+                                bare(name.substr(0, name.find('.'))));
   }
-  settings.body +=
-      flavor_lines(inputs.model, settings) + python_of(options) +
-      fmt::format("    config.activation_checkpoint = {}\n    return config\n", policy);
+  settings.body =
+      body + flavor_lines(inputs.model, settings) + python_of(options) +
+      PythonSource::format("    config.activation_checkpoint = {}\n    return config\n", policy);
   if (plan.loss_chunks > 1) {
     std::erase_if(settings.remarks, [](const Remark& one) { return one.knob == "loss_chunks"; });
     settings.as_run.loss_chunks = plan.loss_chunks;
@@ -378,15 +389,16 @@ TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& pla
   TrainerSettings settings;
   const TitanOptions options = common_options(inputs, plan, settings);
   const Ranks ranks = ranks_of(inputs, plan);
+  TomlSource body;
   if (const Flavor* flavor = flavor_of(inputs.model)) {
-    settings.body =
-        fmt::format("[model]\nname = \"{}\"\nflavor = \"{}\"\n", flavor->name, flavor->flavor);
+    body = TomlSource::format("[model]\nname = {}\nflavor = {}\n", string_literal(flavor->name),
+                              string_literal(flavor->flavor));
   } else {
     remark_missing_flavor(inputs.model, "in [model]", settings);
-    settings.body = "# [model]\n# name = \"...\"\n# flavor = \"...\"\n";
+    body = "# [model]\n# name = \"...\"\n# flavor = \"...\"\n";
   }
-  settings.body += "\n" + toml_of(options) + "\n" +
-                   activation_checkpoint_section(plan, inputs.model.layers, settings);
+  settings.body = body + "\n" + toml_of(options) + "\n" +
+                  activation_checkpoint_section(plan, inputs.model.layers, settings);
   settings.said("gpus", fmt::format("start with torchrun --nnodes={} --nproc_per_node={} -m "
                                     "torchtitan.train --job.config_file=FILE",
                                     ranks.nodes, ranks.per_node));

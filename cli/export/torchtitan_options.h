@@ -7,17 +7,17 @@
 // of a step, which the schedule cuts.
 #pragma once
 
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/export/settings.h"
 
 namespace shardwright::cli {
 
-/// As TOML writes it, which of these types is also as Python does except for booleans.
 struct TitanOption {
-  std::string section, key, value;
-  std::string comment{};
+  std::string_view section, key;
+  JsonSource value;  // but for booleans TOML and Python write the same
+  JsonSource comment{};
 };
 using TitanOptions = std::vector<TitanOption>;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include "cli/export/torchtitan_options.h"
 #include "profiles/ledger/software_settings.h"
@@ -28,33 +27,35 @@ std::string_view schedule_class(PipelineKind kind) {
 }
 
 /// Modules of every part of the model, as Python lists.
-std::string parts_of_model(const Model& model, const Plan& plan, const Stack& stack) {
-  std::vector<std::string> parts;
+JsonSource parts_of_model(const Model& model, const Plan& plan, const Stack& stack) {
+  JsonSource parts;
   for (const sim::ChunkContent& chunk : sim::partition_layers(model, plan, stack)) {
-    std::vector<std::string> modules;
-    if (chunk.embedding) modules.emplace_back("\"tok_embeddings\"");
+    JsonSource modules;
+    const auto add = [&modules](const JsonSource& module) {
+      modules += modules.text().empty() ? module : ", " + module;
+    };
+    if (chunk.embedding) add("\"tok_embeddings\"");
     for (std::int64_t i = 0; i < chunk.layers; ++i)
-      modules.push_back(fmt::format("\"layers.{}\"", chunk.first_layer + i));
+      add(JsonSource::format("\"layers.{}\"", chunk.first_layer + i));
     if (chunk.extra_predictions > 0) {
       throw Error(
           "multi-token prediction is in a pipeline of its own in torchtitan, expected pp 1");
     }
     if (chunk.head) {
-      modules.emplace_back("\"norm\"");
-      modules.emplace_back("\"lm_head\"");
+      add("\"norm\"");
+      add("\"lm_head\"");
     }
-    parts.push_back(fmt::format("        [{}]", fmt::join(modules, ", ")));
+    parts += JsonSource::format("        [{}],\n", modules);
   }
-  return fmt::format("[\n{},\n    ]", fmt::join(parts, ",\n"));
+  return JsonSource::format("[\n{}    ]", parts);
 }
 
 void add_pipeline(const sim::Job& inputs, const Plan& plan, TitanOptions& options) {
   const char* section = "parallelism";
   const PipelineKind kind = plan.parallel.schedule();
+  options.push_back({section, "pipeline_parallel_schedule", string_literal(schedule_class(kind))});
   options.push_back(
-      {section, "pipeline_parallel_schedule", fmt::format("\"{}\"", schedule_class(kind))});
-  options.push_back(
-      {section, "pipeline_parallel_microbatch_size", fmt::format("{}", plan.micro_batch)});
+      {section, "pipeline_parallel_microbatch_size", JsonSource::format("{}", plan.micro_batch)});
   options.push_back({section, "module_fqns_per_model_part",
                      parts_of_model(inputs.model, plan, inputs.profile.stack)});
 }
@@ -130,7 +131,7 @@ TitanOptions titan_parallelism(const sim::Job& inputs, const Plan& plan,
     not_in_torchtitan("tp_overlap", "userbuffers", "none or async");
   }
   const char* section = "parallelism";
-  const auto number = [](std::int64_t value) { return fmt::format("{}", value); };
+  const auto number = [](std::int64_t value) { return JsonSource::format("{}", value); };
   TitanOptions options = {
       {section, "data_parallel_replicate_degree", number(dp / shard)},
       {section, "data_parallel_shard_degree", number(shard)},

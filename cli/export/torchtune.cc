@@ -53,16 +53,16 @@ const TuneBuilder& builder_of(const std::string& model) {
                   model));
 }
 
-std::string tune_model(const TuneBuilder& builder, const Numerics& numerics) {
+YamlSource tune_model(const TuneBuilder& builder, const Numerics& numerics) {
   const bool four = numerics.quantize == Quantize::kNf4;
-  std::string text =
-      fmt::format("model:\n  _component_: torchtune.models.{}.{}{}\n", builder.package,
-                  four                ? "qlora_"
-                  : numerics.lora > 0 ? "lora_"
-                                      : "",
-                  builder.name);
+  YamlSource text =
+      YamlSource::format("model:\n  _component_: torchtune.models.{}.{}{}\n", bare(builder.package),
+                         four                ? "qlora_"
+                         : numerics.lora > 0 ? "lora_"
+                                             : "",
+                         bare(builder.name));
   if (numerics.lora == 0) return text;
-  return text + fmt::format(
+  return text + YamlSource::format(
                     "  lora_attn_modules: [q_proj, k_proj, v_proj, output_proj]\n"
                     "  apply_lora_to_mlp: true\n"
                     "  apply_lora_to_output: false\n"
@@ -147,8 +147,8 @@ TrainerSettings torchtune_settings(const sim::Job& inputs, const Plan& plan) {
       "data", "checkpointer, tokenizer.path, the data set and the learning rate are yours to add");
   const Plan& run = settings.as_run;
   const bool hybrid = info_of(run.strategy).hybrid && plan.gpus > 1;
-  settings.body = tune_model(builder, run.numerics);
-  settings.body += fmt::format(
+  YamlSource body = tune_model(builder, run.numerics);
+  body += YamlSource::format(
       "tokenizer:\n"
       "  _component_: torchtune.models.{}\n"
       "  max_seq_len: {}\n"
@@ -163,17 +163,18 @@ TrainerSettings torchtune_settings(const sim::Job& inputs, const Plan& plan) {
       "enable_activation_checkpointing: {}\n"
       "compile: {}\n"
       "dtype: {}\n",
-      builder.tokenizer, plan.seq_len, plan.micro_batch, plan.grad_accum,
+      bare(builder.tokenizer), plan.seq_len, plan.micro_batch, plan.grad_accum,
       run.numerics.optimizer == Optimizer::kAdamw8bit ? "bitsandbytes.optim.AdamW8bit"
                                                       : "torch.optim.AdamW",
       chunks ? "torchtune.modules.loss.LinearCrossEntropyLoss" : "torch.nn.CrossEntropyLoss",
-      yaml_switch(checkpoints), yaml_switch(compiles), name_of(plan.param_dtype));
+      yaml_switch(checkpoints), yaml_switch(compiles), bare(name_of(plan.param_dtype)));
   if (plan.gpus > 1 && !hybrid)
-    settings.body += fmt::format("fsdp_reshard_after_forward: {}\n",
-                                 yaml_switch(info_of(run.strategy).reshards));
+    body += YamlSource::format("fsdp_reshard_after_forward: {}\n",
+                               yaml_switch(info_of(run.strategy).reshards));
   if (hybrid)
-    settings.body += fmt::format("data_parallel_replicate_dim: {}\ndata_parallel_shard_dim: {}\n",
-                                 ranks.replicate, ranks.shard);
+    body += YamlSource::format("data_parallel_replicate_dim: {}\ndata_parallel_shard_dim: {}\n",
+                               ranks.replicate, ranks.shard);
+  settings.body = body;
   return settings;
 }
 

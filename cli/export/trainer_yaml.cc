@@ -46,7 +46,7 @@ void remark_trainer_dtypes(const Plan& plan, TrainerSettings& settings) {
 
 }  // namespace
 
-std::string_view yaml_switch(bool on) {
+const char* yaml_switch(bool on) {
   return on ? "true" : "false";
 }
 

@@ -29,6 +29,6 @@ bool checkpoint_all_or_none(const Plan& plan, std::int64_t layers, std::string_v
                             TrainerSettings& settings);
 
 /// "true" or "false".
-std::string_view yaml_switch(bool on);
+const char* yaml_switch(bool on);
 
 }  // namespace shardwright::cli

@@ -13,32 +13,33 @@
 namespace shardwright::cli {
 namespace {
 
-std::string_view python_switch(bool on) {
+const char* python_switch(bool on) {
   return on ? "True" : "False";
 }
 
-std::string unsloth_model(const sim::Job& inputs, const Plan& as_run, bool checkpoints) {
+PythonSource unsloth_model(const sim::Job& inputs, const Plan& as_run, bool checkpoints) {
   const Numerics& numerics = as_run.numerics;
-  std::string text = fmt::format(
+  PythonSource text = PythonSource::format(
       "model, tokenizer = FastLanguageModel.from_pretrained(\n"
-      "    model_name=\"{}\",\n"
+      "    model_name={},\n"
       "    max_seq_length={},\n"
       "    load_in_4bit={},\n"
       "    load_in_8bit={},\n",
-      inputs.model_name, as_run.seq_len, python_switch(numerics.quantize == Quantize::kNf4),
+      string_literal(inputs.model_name), as_run.seq_len,
+      python_switch(numerics.quantize == Quantize::kNf4),
       python_switch(numerics.quantize == Quantize::kInt8));
   if (numerics.quantize == Quantize::kFp8) text += "    load_in_fp8=True,\n";
   if (as_run.param_dtype == DType::kFp32) text += "    dtype=torch.float32,\n";
-  const std::string checkpointing =
-      fmt::format("    use_gradient_checkpointing={},\n)\n", python_switch(checkpoints));
+  const PythonSource checkpointing =
+      PythonSource::format("    use_gradient_checkpointing={},\n)\n", python_switch(checkpoints));
   if (numerics.lora == 0) {
     text += "    full_finetuning=True,\n";
     if (as_run.param_dtype == DType::kBf16)
-      text += fmt::format("    float32_mixed_precision={},\n",
-                          python_switch(as_run.master_dtype == DType::kFp32));
+      text += PythonSource::format("    float32_mixed_precision={},\n",
+                                   python_switch(as_run.master_dtype == DType::kFp32));
     return text + checkpointing;
   }
-  return text + fmt::format(
+  return text + PythonSource::format(
                     ")\n"
                     "model = FastLanguageModel.get_peft_model(\n"
                     "    model,\n"
@@ -89,9 +90,9 @@ TrainerSettings unsloth_settings(const sim::Job& inputs, const Plan& plan) {
   Plan& as_run = settings.as_run;
   as_run.loss_chunks = kFusedLossPieces;
   settings.said("stack", "Unsloth's kernels are not predicted: it should be faster than this");
-  settings.body = "import os\n\n";
-  if (as_run.param_dtype == DType::kFp32) settings.body = "import os\n\nimport torch\n";
-  settings.body += fmt::format(
+  PythonSource body = "import os\n\n";
+  if (as_run.param_dtype == DType::kFp32) body = "import os\n\nimport torch\n";
+  body += PythonSource::format(
       "from unsloth import FastLanguageModel  # before trl, which it changes\n"
       "from trl import SFTConfig, SFTTrainer\n\n"
       "{}"
@@ -115,6 +116,7 @@ TrainerSettings unsloth_settings(const sim::Job& inputs, const Plan& plan) {
       plan.grad_accum, python_switch(run.checkpoints),
       python_switch(plan.param_dtype == DType::kBf16),
       plan.numerics.optimizer == Optimizer::kAdamw8bit ? "adamw_8bit" : "adamw_torch");
+  settings.body = body;
   return settings;
 }
 

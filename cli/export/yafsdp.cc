@@ -42,9 +42,9 @@ void set_strategy(const Plan& plan, const Ranks& ranks, TrainerSettings& setting
 }
 
 /// The checkpointed layers as a Python expression over `layers`.
-std::string checkpointed_expression(const Plan& plan) {
-  return plan.ckpt_stride == 1 ? "layers[:num_ckpt_layers]"
-                               : fmt::format("layers[::{}][:num_ckpt_layers]", plan.ckpt_stride);
+PythonSource checkpointed_expression(const Plan& plan) {
+  if (plan.ckpt_stride == 1) return "layers[:num_ckpt_layers]";
+  return PythonSource::format("layers[::{}][:num_ckpt_layers]", plan.ckpt_stride);
 }
 
 void remark_knobs(const Plan& plan, std::int64_t layers, bool tied, TrainerSettings& settings) {
@@ -72,30 +72,30 @@ void remark_knobs(const Plan& plan, std::int64_t layers, bool tied, TrainerSetti
   }
 }
 
-std::string norm_class(const ModuleNames& names) {
-  return names.norm_class.empty() ? "torch.nn.LayerNorm" : std::string(names.norm_class);
+Bare norm_class(const ModuleNames& names) {
+  return bare(names.norm_class.empty() ? "torch.nn.LayerNorm" : names.norm_class);
 }
 
 /// The same with release 2.
-std::string fully_shard_text(const Plan& plan, const ModuleNames& names, bool tied) {
-  std::string units = fmt::format("model.{}, ", names.embedding);
-  if (!names.positions.empty()) units += fmt::format("model.{}, ", names.positions);
+PythonSource fully_shard_text(const Plan& plan, const ModuleNames& names, bool tied) {
+  PythonSource units = PythonSource::format("model.{}, ", bare(names.embedding));
+  if (!names.positions.empty()) units += PythonSource::format("model.{}, ", bare(names.positions));
   units += "*layers";
-  if (!tied) units += fmt::format(", model.{}", names.head);
-  std::string text = fmt::format(
+  if (!tied) units += PythonSource::format(", model.{}", bare(names.head));
+  PythonSource text = PythonSource::format(
       "\n\ndef fully_shard_model(model, mesh=None):\n"
       "    \"\"\"Release 2 of YaFSDP in place of shard() and checkpoint().\"\"\"\n"
       "    from ya_fsdp import MixedPrecisionPolicy, fully_shard\n\n"
       "    layers = list(model.{})\n",
-      names.layers);
+      bare(names.layers));
   if (checkpointed_layers(plan) > 0) {
-    text += fmt::format(
+    text += PythonSource::format(
         "    chosen = set({})\n"
         "    apply_activation_checkpointing(model, check_fn=lambda m: m in chosen)\n"
         "    layers = list(model.{})\n",
-        checkpointed_expression(plan), names.layers);
+        checkpointed_expression(plan), bare(names.layers));
   }
-  return text + fmt::format(
+  return text + PythonSource::format(
                     "    settings = dict(\n"
                     "        mesh=mesh,\n"
                     "        reshard_after_forward=zero_stage == 3,\n"
@@ -111,19 +111,19 @@ std::string fully_shard_text(const Plan& plan, const ModuleNames& names, bool ti
                     units);
 }
 
-std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames& names, bool tied,
-                        int stage) {
-  std::string text =
+PythonSource module_text(const Plan& plan, const Ranks& ranks, const ModuleNames& names, bool tied,
+                         int stage) {
+  PythonSource text =
       "import torch\n"
       "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (\n"
       "    apply_activation_checkpointing,\n"
       ")\n";
   if (!names.norm_class.empty()) {
-    text += fmt::format("from transformers.models.{0}.modeling_{0} import {1}\n", names.package,
-                        names.norm_class);
+    text += PythonSource::format("from transformers.models.{0}.modeling_{0} import {1}\n",
+                                 bare(names.package), bare(names.norm_class));
   }
   text += "\n";
-  text += fmt::format(
+  text += PythonSource::format(
       "num_nodes = {}\n"
       "gpus_per_node = {}\n"
       "zero_stage = {}\n"
@@ -138,7 +138,7 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
       plan.reduce_dtype == DType::kBf16 ? "True" : "False", checkpointed_layers(plan),
       plan.micro_batch, plan.grad_accum, plan.seq_len,
       plan.attention == AttentionKind::kFlash ? "flash_attention_2" : "eager");
-  text += fmt::format(
+  text += PythonSource::format(
       "def shard(model, device):\n"
       "    from ya_fsdp.ya_fsdp import YaFSDP\n\n"
       "    return YaFSDP(\n"
@@ -147,13 +147,13 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
       "        param_dtype=param_dtype,\n"
       "        modules_to_wrap_with_names=[\n"
       "            (model.{0}, \"{0}\"),\n",
-      names.embedding);
+      bare(names.embedding));
   if (!names.positions.empty())
-    text += fmt::format("            (model.{0}, \"{0}\"),\n", names.positions);
-  text += fmt::format("            *((m, f\"{0}.{{i}}\") for i, m in enumerate(model.{0})),\n",
-                      names.layers);
-  if (!tied) text += fmt::format("            (model.{0}, \"{0}\"),\n", names.head);
-  text += fmt::format(
+    text += PythonSource::format("            (model.{0}, \"{0}\"),\n", bare(names.positions));
+  text += PythonSource::format(
+      "            *((m, f\"{0}.{{i}}\") for i, m in enumerate(model.{0})),\n", bare(names.layers));
+  if (!tied) text += PythonSource::format("            (model.{0}, \"{0}\"),\n", bare(names.head));
+  text += PythonSource::format(
       "        ],\n"
       "        rogue_layer_norm_modules_with_names={{model.{0}: \"{0}\"}},\n"
       "        layer_norm_module_cls={1},\n"
@@ -162,15 +162,15 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
       "        sync_module_states=True,\n"
       "        device_id=device,\n"
       "    )\n",
-      names.last_norm, norm_class(names));
+      bare(names.last_norm), norm_class(names));
   if (checkpointed_layers(plan) > 0) {
-    text += fmt::format(
+    text += PythonSource::format(
         "\n\ndef checkpoint(model, sharded):\n"
         "    \"\"\"After shard(): each layer is then inside a unit of YaFSDP.\"\"\"\n"
         "    layers = list(model.{})\n"
         "    chosen = {{next(unit.children()) for unit in {}}}\n"
         "    apply_activation_checkpointing(sharded, check_fn=lambda m: m in chosen)\n",
-        names.layers, checkpointed_expression(plan));
+        bare(names.layers), checkpointed_expression(plan));
   }
   return text + fully_shard_text(plan, names, tied);
 }

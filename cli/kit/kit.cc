@@ -44,7 +44,7 @@ std::string job_name(const std::string& model) {
 }
 
 /// Every so many steps, beside the training; a restart goes on from the last one.
-std::string torchtitan_checkpoints() {
+ShellSource torchtitan_checkpoints() {
   return " --checkpoint.enable --checkpoint.folder=\"$CHECKPOINT_DIR\" "
          "--checkpoint.interval=\"$CHECKPOINT_STEPS\" --checkpoint.async_mode=async";
 }
@@ -161,15 +161,15 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
       plan.allocator == AllocatorKind::kExpandable ||
       (plan.allocator == AllocatorKind::kStack && profile.stack.allocator.expandable_segments);
   // The name of before PyTorch 2.9, which later ones read as well.
-  job.environment.push_back(
-      fmt::format("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:{}", expandable ? "True" : "False"));
+  job.environment.emplace_back("PYTORCH_CUDA_ALLOC_CONF", expandable ? "expandable_segments:True"
+                                                                     : "expandable_segments:False");
   set_checkpoints(as_run, job);
-  job.environment.emplace_back("OMP_NUM_THREADS=8");
-  job.environment.emplace_back("NCCL_DEBUG=WARN");
+  job.environment.emplace_back("OMP_NUM_THREADS", "8");
+  job.environment.emplace_back("NCCL_DEBUG", "WARN");
   return job;
 }
 
-std::string expected_file(const AsRun& as_run) {
+JsonSource expected_file(const AsRun& as_run) {
   const sim::Prediction& prediction = *as_run.prediction;
   const Plan& plan = prediction.plan;
   const sim::TimePrediction& time = prediction.time;
@@ -203,12 +203,12 @@ std::string expected_file(const AsRun& as_run) {
       {"reserved_gib", reserved_gib},
       {"reserved_interval_gib", reserved},
       {"lines", {{"torchtitan", titan}, {"megatron", megatron}, {"hf_trainer", trainer}}}};
-  return json_text(document) + "\n";
+  return json_source(json_text(document) + "\n");
 }
 
-std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& trainer) {
+MarkdownSource kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& trainer) {
   const sim::Prediction& prediction = *as_run.prediction;
-  std::string text = fmt::format(
+  MarkdownSource text = MarkdownSource::format(
       "# {}\n\n{} on {} x {}: {}.\n\n"
       "Predicted: {} a step ({} to {}), {:.2f} GiB reserved of {:.2f} GiB.\n\n"
       "| start it with | on |\n|---|---|\n"
@@ -222,25 +222,28 @@ std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& tr
       "whether the job runs as `expected.json` has it.\n\n"
       "A checkpoint goes to `CHECKPOINT_DIR` every {} steps ({}), which has to be storage that all "
       "nodes share; after a failure the job starts again from the last one.\n",
-      job.name, printable(as_run.inputs.model_name, true), prediction.plan.gpus,
-      as_run.inputs.profile.cluster.gpu.id, plan_words(prediction.plan),
-      duration(prediction.time.iteration_s), duration(prediction.time.interval_s[0]),
-      duration(prediction.time.interval_s[1]), gib(prediction.memory.peak_reserved_bytes),
-      gib(prediction.memory.usable_bytes), job.settings_file, trainer.title, job.checkpoint_steps,
-      quantity(std::round(job.checkpoint_interval_s), "s"));
+      markdown(job.name), markdown(as_run.inputs.model_name), prediction.plan.gpus,
+      markdown(as_run.inputs.profile.cluster.gpu.id), markdown(plan_words(prediction.plan)),
+      markdown(duration(prediction.time.iteration_s)),
+      markdown(duration(prediction.time.interval_s[0])),
+      markdown(duration(prediction.time.interval_s[1])), gib(prediction.memory.peak_reserved_bytes),
+      gib(prediction.memory.usable_bytes), bare(job.settings_file), markdown(trainer.title),
+      job.checkpoint_steps, markdown(quantity(std::round(job.checkpoint_interval_s), "s")));
   if (trainer.name == "axolotl" || trainer.name == "llama-factory") {
-    text += fmt::format("\nThe data set and the learning rate are yours to add to `{}`.\n",
-                        job.settings_file);
+    text +=
+        MarkdownSource::format("\nThe data set and the learning rate are yours to add to `{}`.\n",
+                               bare(job.settings_file));
   }
   if (job.needs_script) {
-    text += fmt::format("\n`TRAIN_SCRIPT` names {}.\n",
-                        trainer.name == "megatron-lm"
-                            ? "pretrain_gpt.py of Megatron-LM, `DATA_ARGS` its arguments of data, "
-                              "tokenizer, learning "
-                              "rate and checkpoints"
-                            : "your training script, which loads these settings and has to save to "
-                              "`CHECKPOINT_DIR` every `CHECKPOINT_STEPS` steps and to resume from "
-                              "there");
+    text += MarkdownSource::format(
+        "\n`TRAIN_SCRIPT` names {}.\n",
+        trainer.name == "megatron-lm"
+            ? "pretrain_gpt.py of Megatron-LM, `DATA_ARGS` its arguments of data, "
+              "tokenizer, learning "
+              "rate and checkpoints"
+            : "your training script, which loads these settings and has to save to "
+              "`CHECKPOINT_DIR` every `CHECKPOINT_STEPS` steps and to resume from "
+              "there");
   }
   return text;
 }

@@ -12,15 +12,18 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/export/as_run.h"
 #include "cli/export/settings.h"
+#include "cli/export/source.h"
 
 namespace shardwright::cli {
 
 struct KitFile {
-  std::string name, text;
+  std::string name;
+  AnySource text;
   bool executable = false;
 };
 
@@ -28,16 +31,16 @@ struct KitJob {
   std::string name;  // of the job: letters, digits and '-'
   Ranks ranks;
   std::string settings_file;  // by its name in the kit
-  std::string launch;         // behind torchrun's own flags, or the whole command of a launcher
+  ShellSource launch;         // behind torchrun's own flags, or the whole command of a launcher
   bool through_torchrun = true;
-  std::string before;         // of every process: a command and " && "; empty: none
+  ShellSource before;         // of every process: a command and " && "; empty: none
   bool needs_script = false;  // the trainer is a library: the user's TRAIN_SCRIPT is started
   std::string accelerator;    // as SkyPilot calls the GPU; empty: it has no name there
   bool amd = false;
   bool loads_settings = false;        // the trainer imports the settings file as a module
   std::int64_t checkpoint_steps = 0;  // steps between two checkpoints
   double checkpoint_interval_s = 0, checkpoint_s = 0;
-  std::vector<std::string> environment;  // NAME=value
+  std::vector<std::pair<const char*, std::string>> environment;  // name and value
 };
 
 /// The trainer whose software the plan's strategy and stack are.
@@ -45,14 +48,14 @@ std::string usual_trainer(const Plan& plan);
 
 KitJob kit_job(const AsRun& as_run, const Trainer& trainer);
 
-std::string sbatch_file(const KitJob& job);
-std::string skypilot_file(const KitJob& job);
+ShellSource sbatch_file(const KitJob& job);
+YamlSource skypilot_file(const KitJob& job);
 /// `settings` is the text of the settings file, which is carried in a ConfigMap.
-std::string jobset_file(const KitJob& job, const std::string& settings);
-std::string environment_file(const KitJob& job);
+YamlSource jobset_file(const KitJob& job, const AnySource& settings);
+ShellSource environment_file(const KitJob& job);
 /// "shardwright.expected/1.0": what watch.py holds a log against.
-std::string expected_file(const AsRun& as_run);
-std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& trainer);
+JsonSource expected_file(const AsRun& as_run);
+MarkdownSource kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& trainer);
 /// watch.py.
 const char* watch_script();
 

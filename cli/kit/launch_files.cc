@@ -4,7 +4,6 @@
 // Kubernetes (jobset.x-k8s.io/v1alpha2).
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -19,16 +18,16 @@ constexpr int kRestarts = 20;  // from the last checkpoint, before somebody has 
 constexpr const char* kWritten = "# Written by shardwright kit.\n";
 
 /// The command of one node; the words say where its rank and the first node's address come from.
-std::string node_command(const KitJob& job, const std::string& node_rank,
-                         const std::string& address) {
+ShellSource node_command(const KitJob& job, const ShellSource& node_rank,
+                         const ShellSource& address) {
   if (!job.through_torchrun) {
-    return fmt::format(
+    return ShellSource::format(
         "{} --num_machines {} --num_processes {} --machine_rank {} --main_process_ip {} "
         "--main_process_port {} \"$TRAIN_SCRIPT\"",
         job.launch, job.ranks.nodes, job.ranks.nodes * job.ranks.per_node, node_rank, address,
         kPort);
   }
-  return job.before + fmt::format(
+  return job.before + ShellSource::format(
                           "torchrun --nnodes={} --nproc_per_node={} --node_rank={} "
                           "--master_addr={} --master_port={} "
                           "{}",
@@ -36,32 +35,10 @@ std::string node_command(const KitJob& job, const std::string& node_rank,
                           job.launch);
 }
 
-std::string indented(const std::string& text, int columns) {
-  std::string result;
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    if (end > at) result += std::string(static_cast<std::size_t>(columns), ' ');
-    result += text.substr(at, end - at) + "\n";
-    at = end + 1;
-  }
-  return result;
-}
-
-/// In double quotes, for YAML.
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + "\"";
-}
-
 }  // namespace
 
-std::string sbatch_file(const KitJob& job) {
-  return fmt::format(
+ShellSource sbatch_file(const KitJob& job) {
+  return ShellSource::format(
              "#!/bin/bash\n"
              "{}"
              "# sbatch job.sbatch, in this folder; add --partition, --account and --time as your "
@@ -78,13 +55,14 @@ std::string sbatch_file(const KitJob& job) {
              "set -euo pipefail\n"
              "cd \"$SLURM_SUBMIT_DIR\"\n"
              "source ./env.sh\n",
-             kWritten, job.name, job.ranks.nodes, job.ranks.per_node) +
+             kWritten, bare(job.name), job.ranks.nodes, job.ranks.per_node) +
          (job.needs_script ? ": \"${TRAIN_SCRIPT:?set it to your training script}\"\n" : "") +
          "FIRST_NODE=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
          "export FIRST_NODE\n" +
-         fmt::format("srun --kill-on-bad-exit=1 bash -c '{}' && exit 0\n",
-                     node_command(job, "\"$SLURM_NODEID\"", "\"$FIRST_NODE\"")) +
-         fmt::format(
+         ShellSource::format(
+             "srun --kill-on-bad-exit=1 bash -c {} && exit 0\n",
+             shell_word(node_command(job, "\"$SLURM_NODEID\"", "\"$FIRST_NODE\"").text())) +
+         ShellSource::format(
              "# After a failure once more, from the last checkpoint.\n"
              "if [ \"${{SLURM_RESTART_COUNT:-0}}\" -lt {} ]; then\n"
              "  scontrol requeue \"$SLURM_JOB_ID\"\n"
@@ -93,24 +71,24 @@ std::string sbatch_file(const KitJob& job) {
              kRestarts);
 }
 
-std::string skypilot_file(const KitJob& job) {
-  std::string text = fmt::format(
+YamlSource skypilot_file(const KitJob& job) {
+  YamlSource text = YamlSource::format(
       "{}# sky launch skypilot.yaml, in this folder.\n"
       "name: {}\n"
       "num_nodes: {}\n"
       "workdir: .\n"
       "resources:\n",
-      kWritten, job.name, job.ranks.nodes);
+      kWritten, bare(job.name), job.ranks.nodes);
   if (job.accelerator.empty()) {
-    text += fmt::format(
+    text += YamlSource::format(
         "  # The catalog has no name for this GPU: give yours, as in NAME:{}.\n"
         "  # accelerators: NAME:{}\n  network_tier: best\n",
         job.ranks.per_node, job.ranks.per_node);
   } else {
-    text += fmt::format("  accelerators: {}:{}\n  network_tier: best\n", job.accelerator,
-                        job.ranks.per_node);
+    text += YamlSource::format("  accelerators: {}:{}\n  network_tier: best\n",
+                               bare(job.accelerator), job.ranks.per_node);
   }
-  text += fmt::format(
+  text += YamlSource::format(
       "  # Of `sky jobs launch skypilot.yaml`: a failed job starts again from its last "
       "checkpoint.\n"
       "  job_recovery:\n    max_restarts_on_errors: {}\n"
@@ -120,23 +98,24 @@ std::string skypilot_file(const KitJob& job) {
       "envs:\n  CHECKPOINT_DIR: /checkpoints\n",
       kRestarts);
   if (job.needs_script) text += "  TRAIN_SCRIPT: train.py  # your training script\n";
-  return text +
-         "run: |\n  set -euo pipefail\n  source ./env.sh\n"
-         "  FIRST_NODE=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n" +
-         "  " + node_command(job, "\"$SKYPILOT_NODE_RANK\"", "\"$FIRST_NODE\"") + "\n";
+  const ShellSource run =
+      "set -euo pipefail\nsource ./env.sh\n"
+      "FIRST_NODE=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n" +
+      node_command(job, "\"$SKYPILOT_NODE_RANK\"", "\"$FIRST_NODE\"");
+  return text + "run: |\n" + yaml_block(run.text(), 2);
 }
 
-std::string jobset_file(const KitJob& job, const std::string& settings) {
-  const std::string files = job.name + "-files";
-  std::string variables;
+YamlSource jobset_file(const KitJob& job, const AnySource& settings) {
+  const Bare name = bare(job.name), files = bare(job.name + "-files");
+  YamlSource variables;
   if (job.loads_settings)
     variables += "                    - name: PYTHONPATH\n                      value: \"/kit\"\n";
-  for (const std::string& line : job.environment) {
-    const std::size_t equals = line.find('=');
-    variables += fmt::format("                    - name: {}\n                      value: {}\n",
-                             line.substr(0, equals), quoted(line.substr(equals + 1)));
+  for (const auto& [variable, value] : job.environment) {
+    variables +=
+        YamlSource::format("                    - name: {}\n                      value: {}\n",
+                           variable, string_literal(value));
   }
-  variables += fmt::format(
+  variables += YamlSource::format(
       "                    - name: CHECKPOINT_DIR\n                      value: /checkpoints\n"
       "                    - name: CHECKPOINT_STEPS\n                      value: \"{}\"\n",
       job.checkpoint_steps);
@@ -144,18 +123,18 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
     variables +=
         "                    - name: TRAIN_SCRIPT\n                      value: train.py  # "
         "yours\n";
-  const std::string script = "set -euo pipefail\ncd /kit\n" +
+  const ShellSource script = "set -euo pipefail\ncd /kit\n" +
                              node_command(job, "\"$JOB_COMPLETION_INDEX\"",
-                                          fmt::format("{}-workers-0-0.{}", job.name, job.name)) +
+                                          ShellSource::format("{}-workers-0-0.{}", name, name)) +
                              "\n";
-  return fmt::format(
+  return YamlSource::format(
              "{}# kubectl apply -f jobset.yaml, on a cluster with JobSet; put your image where it "
              "says "
              "IMAGE.\n"
              "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\ndata:\n  {}: |\n",
-             kWritten, files, job.settings_file) +
-         indented(settings, 4) +
-         fmt::format(
+             kWritten, files, bare(job.settings_file)) +
+         yaml_block(settings.text(), 4) +
+         YamlSource::format(
              "---\n"
              "apiVersion: jobset.x-k8s.io/v1alpha2\n"
              "kind: JobSet\n"
@@ -183,7 +162,7 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
              "                  command: [\"bash\", \"-c\"]\n"
              "                  args:\n"
              "                    - |\n",
-             job.name, kRestarts, job.ranks.nodes, job.ranks.nodes,
+             name, kRestarts, job.ranks.nodes, job.ranks.nodes,
              job.ranks.nodes > 1 ? "              # Pods reach the network cards of the node; "
                                    "clusters with an RDMA "
                                    "device plugin want its\n"
@@ -191,8 +170,8 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
                                    "              hostNetwork: true\n"
                                    "              dnsPolicy: ClusterFirstWithHostNet\n"
                                  : "") +
-         indented(script, 22) + (variables.empty() ? "" : "                  env:\n" + variables) +
-         fmt::format(
+         yaml_block(script.text(), 22) + "                  env:\n" + variables +
+         YamlSource::format(
              "                  ports:\n"
              "                    - containerPort: {}\n"
              "                  resources:\n"
@@ -217,21 +196,21 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
              "                - name: shm\n                  emptyDir:\n                    "
              "medium: "
              "Memory\n",
-             kPort, job.amd ? "amd.com/gpu" : "nvidia.com/gpu", job.ranks.per_node, job.name,
-             files);
+             kPort, job.amd ? "amd.com/gpu" : "nvidia.com/gpu", job.ranks.per_node, name, files);
 }
 
-std::string environment_file(const KitJob& job) {
-  std::string text =
-      "# shellcheck shell=bash\n" + std::string(kWritten) +
+ShellSource environment_file(const KitJob& job) {
+  ShellSource text =
+      "# shellcheck shell=bash\n" + ShellSource(kWritten) +
       "# Sourced by every process. What concerns your network (NCCL_SOCKET_IFNAME, NCCL_IB_HCA) "
       "belongs here, too.\n";
   if (job.loads_settings) {
     // Its own folder, wherever it is sourced: modules of a stranger's folder are not for loading.
     text += "PYTHONPATH=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nexport PYTHONPATH\n";
   }
-  for (const std::string& line : job.environment) text += "export " + line + "\n";
-  text += fmt::format(
+  for (const auto& [variable, value] : job.environment)
+    text += ShellSource::format("export {}={}\n", variable, shell_word(value));
+  text += ShellSource::format(
       "# Storage that all nodes share; writing one takes about {} s of the {} s between two.\n"
       "export CHECKPOINT_DIR=\"${{CHECKPOINT_DIR:-$PWD/checkpoints}}\"\n"
       "export CHECKPOINT_STEPS={}\n",

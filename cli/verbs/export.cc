@@ -80,7 +80,7 @@ class ExportVerb : public Verb {
         fmt::format("{} on {} x {} ({}): {}.", inputs.model_name, plan.gpus,
                     inputs.profile.cluster.gpu.id, inputs.cluster_name, plan_words(plan))};
     origin.insert(origin.end(), predicted.begin(), predicted.end());
-    const std::string text = trainer_file(trainer, settings, origin);
+    const std::string text = trainer_file(trainer, settings, origin).text();
     if (!out_.empty()) write_file_atomically(out_, text);
     if (json_) {
       print_json(trainer, settings, text, as_run);

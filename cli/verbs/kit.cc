@@ -85,7 +85,7 @@ class KitVerb : public Verb {
                                 const TrainerSettings& settings, const AsRun& as_run,
                                 const Context& context) const {
     const KitJob kit = kit_job(as_run, trainer);
-    const std::string text =
+    const AnySource text =
         trainer_file(trainer, settings,
                      {fmt::format("{} {}, written by shardwright {} kit.", trainer.title,
                                   trainer.what, build_info().version),
@@ -96,13 +96,13 @@ class KitVerb : public Verb {
     plan.tool_version = build_info().version;
     return {{"README.md", kit_readme(kit, as_run, trainer)},
             {kit.settings_file, text},
-            {"plan.json", plan_text(plan)},
+            {"plan.json", json_source(plan_text(plan))},
             {"env.sh", environment_file(kit)},
             {"job.sbatch", sbatch_file(kit)},
             {"skypilot.yaml", skypilot_file(kit)},
             {"jobset.yaml", jobset_file(kit, text)},
             {"expected.json", expected_file(as_run)},
-            {"watch.py", watch_script(), true}};
+            {"watch.py", PythonSource(watch_script()), true}};
   }
 
   void write(const std::vector<KitFile>& files) const {
@@ -111,7 +111,7 @@ class KitVerb : public Verb {
     if (problem) throw Error(fmt::format("{}: cannot be made: {}", out_, problem.message()));
     for (const KitFile& file : files) {
       const fs::path path = fs::path(out_) / file.name;
-      write_file_atomically(path, file.text, OutputPlace::kInFolder);
+      write_file_atomically(path, file.text.text(), OutputPlace::kInFolder);
       if (!file.executable) continue;
       fs::permissions(path, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
                       fs::perm_options::add, problem);

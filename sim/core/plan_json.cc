@@ -14,6 +14,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"
 #include "sim/core/base/schema.h"
+#include "sim/core/base/utf8.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright {
@@ -30,6 +31,21 @@ void refuse_others(const JsonReader& object, const std::set<std::string, std::le
                             object.path(), object.path().empty() ? "" : ".", key,
                             fmt::join(asked, ", ")));
   }
+}
+
+/// What names are repeated in: settings of trainers, scripts, tables.
+void check_names(const PlanDocument& document, const std::string& file) {
+  const auto check = [&file](std::string_view key, std::string_view name) {
+    if (is_shown(name)) return;
+    throw Error(
+        fmt::format("{}: {} holds a control character, a line separator or a mark of "
+                    "direction, expected a name without",
+                    file, key));
+  };
+  check("model", document.model);
+  check("cluster", document.cluster);
+  check("plan.stack", document.plan.stack);
+  for (const std::string& value : document.overrides) check("set", value);
 }
 
 }  // namespace
@@ -79,6 +95,7 @@ PlanDocument parse_plan(std::string_view text, std::string name) {
   document.prediction = text_of("prediction");
   document.command = root.optional<std::string>("command", "");
   document.tool_version = root.optional<std::string>("tool_version", "");
+  check_names(document, root.file());
   return document;
 }
 

@@ -180,7 +180,8 @@ TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
         if (trainer.name == "yafsdp" && info_of(plan.strategy).zero_stage() < 2) continue;
         const std::string text =
             trainer_file(trainer, trainer.settings(inputs, plan),
-                         {"a name\nwith = a line\x01 \"of\" its own", "import nonsense ]["});
+                         {"a name\nwith = a line\x01 \"of\" its own", "import nonsense ]["})
+                .text();
         if (trainer.name == "torchtitan-0.2") expect_toml(text);
         if (trainer.name == "accelerate") expect_yaml(text);
         if (trainer.name == "deepspeed") {
@@ -222,17 +223,17 @@ TEST(Export, TellsTorchtitanWhichLayersToCheckpoint) {
     plan.ckpt_layers = layers;
     return torchtitan_toml_settings(inputs, plan);
   };
-  EXPECT_THAT(body(0).body, HasSubstr("mode = \"none\""));
-  EXPECT_THAT(body(80).body, HasSubstr("mode = \"full\""));
+  EXPECT_THAT(body(0).body.text(), HasSubstr("mode = \"none\""));
+  EXPECT_THAT(body(80).body.text(), HasSubstr("mode = \"full\""));
   const TrainerSettings fourth = body(20);  // layers 4, 8, ..., 80
-  EXPECT_THAT(fourth.body, HasSubstr("mode = \"selective\"\nselective_ac_option = \"4\""));
+  EXPECT_THAT(fourth.body.text(), HasSubstr("mode = \"selective\"\nselective_ac_option = \"4\""));
   EXPECT_EQ(fourth.as_run.ckpt_layers, 20);
   EXPECT_EQ(fourth.as_run.ckpt_stride, 4);
   EXPECT_EQ(body(27).as_run.ckpt_layers, 40);  // every second: never fewer than planned
   EXPECT_EQ(body(41).as_run.ckpt_layers, 80);
-  EXPECT_THAT(body(41).body, HasSubstr("mode = \"full\""));
-  EXPECT_THAT(body(0).body, HasSubstr("name = \"llama3\"\nflavor = \"70B\""));
-  EXPECT_THAT(body(0).body, HasSubstr("data_parallel_shard_degree = 64"));
+  EXPECT_THAT(body(41).body.text(), HasSubstr("mode = \"full\""));
+  EXPECT_THAT(body(0).body.text(), HasSubstr("name = \"llama3\"\nflavor = \"70B\""));
+  EXPECT_THAT(body(0).body.text(), HasSubstr("data_parallel_shard_degree = 64"));
 }
 
 TEST(Export, WritesAFunctionForTodaysTorchtitan) {
@@ -247,15 +248,15 @@ TEST(Export, WritesAFunctionForTodaysTorchtitan) {
     return torchtitan_settings(inputs, plan);
   };
   const TrainerSettings none = settings(0, Recompute::kNone);
-  EXPECT_THAT(none.body, HasSubstr("def plan():\n    config = flavor()\n"
-                                   "    config.model_spec = model_registry(\"8B\")\n"));
-  EXPECT_THAT(none.body, HasSubstr("config.activation_checkpoint = None"));
-  EXPECT_THAT(none.body, HasSubstr("config.parallelism.data_parallel_shard_degree = 64"));
-  EXPECT_THAT(none.body, HasSubstr("config.compile.enable = True"));
+  EXPECT_THAT(none.body.text(), HasSubstr("def plan():\n    config = flavor()\n"
+                                          "    config.model_spec = model_registry(\"8B\")\n"));
+  EXPECT_THAT(none.body.text(), HasSubstr("config.activation_checkpoint = None"));
+  EXPECT_THAT(none.body.text(), HasSubstr("config.parallelism.data_parallel_shard_degree = 64"));
+  EXPECT_THAT(none.body.text(), HasSubstr("config.compile.enable = True"));
   const TrainerSettings third = settings(12, Recompute::kFull);
-  EXPECT_THAT(third.body, HasSubstr("config.activation_checkpoint = FullAC.Config()"));
+  EXPECT_THAT(third.body.text(), HasSubstr("config.activation_checkpoint = FullAC.Config()"));
   EXPECT_EQ(third.as_run.ckpt_layers, 36) << "0.3 knows no every n-th layer";
-  EXPECT_THAT(settings(36, Recompute::kSelectiveOp).body,
+  EXPECT_THAT(settings(36, Recompute::kSelectiveOp).body.text(),
               HasSubstr("config.activation_checkpoint = SelectiveAC.Config()"));
 }
 
@@ -267,14 +268,15 @@ TEST(Export, DeepSpeedSumsGradientsInTheTypeThatItImplements) {
   plan.grad_accum = 4;
   plan.stack = "hf-eager";
   const TrainerSettings ddp = deepspeed_settings(inputs, plan);
-  EXPECT_FALSE(json::parse(ddp.body).contains("data_types"));
+  EXPECT_FALSE(json::parse(ddp.body.text()).contains("data_types"));
   EXPECT_TRUE(std::any_of(ddp.remarks.begin(), ddp.remarks.end(), [](const Remark& remark) {
     return remark.knob == "grad_accum" && remark.lost;
   }));
   plan.strategy = Strategy::kZero2;
-  EXPECT_EQ(
-      json::parse(deepspeed_settings(inputs, plan).body).at("data_types").at("grad_accum_dtype"),
-      "fp32");
+  EXPECT_EQ(json::parse(deepspeed_settings(inputs, plan).body.text())
+                .at("data_types")
+                .at("grad_accum_dtype"),
+            "fp32");
 }
 
 TEST(Export, NamesTheLayersOfEveryFamily) {
@@ -298,21 +300,23 @@ TEST(Export, ArrangesHybridShardingInEveryTrainer) {
   plan.strategy = Strategy::kHsdp;
   plan.gpus = 32;
   plan.stack = "hf-eager";
-  const std::string node = accelerate_settings(inputs, plan).body;
+  const std::string node = accelerate_settings(inputs, plan).body.text();
   EXPECT_THAT(node, HasSubstr("fsdp_sharding_strategy: HYBRID_SHARD"));
   EXPECT_THAT(node, Not(HasSubstr("parallelism_config")));
   plan.shard_group = 16;
-  const std::string two_nodes = accelerate_settings(inputs, plan).body;
+  const std::string two_nodes = accelerate_settings(inputs, plan).body.text();
   EXPECT_THAT(two_nodes, HasSubstr("fsdp_version: 2"));
   EXPECT_THAT(two_nodes, HasSubstr("dp_replicate_size: 2\n  parallelism_config_dp_shard_size: 16"));
-  const std::string titan = torchtitan_toml_settings(inputs, plan).body;
+  const std::string titan = torchtitan_toml_settings(inputs, plan).body.text();
   EXPECT_THAT(titan, HasSubstr("replicate_degree = 2\ndata_parallel_shard_degree = 16"));
   const TrainerSettings deepspeed = deepspeed_settings(inputs, plan);
-  EXPECT_FALSE(json::parse(deepspeed.body).at("zero_optimization").contains("mics_shard_size"));
+  EXPECT_FALSE(
+      json::parse(deepspeed.body.text()).at("zero_optimization").contains("mics_shard_size"));
   EXPECT_EQ(deepspeed.as_run.strategy, Strategy::kZero3);
   EXPECT_EQ(deepspeed.as_run.shard_group, 0);
   plan.shard_group = 1;
-  EXPECT_THAT(accelerate_settings(inputs, plan).body, HasSubstr("distributed_type: MULTI_GPU"));
+  EXPECT_THAT(accelerate_settings(inputs, plan).body.text(),
+              HasSubstr("distributed_type: MULTI_GPU"));
 }
 
 /// A plan file for `model`, which checkpoints 5 of its layers.

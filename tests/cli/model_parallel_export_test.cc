@@ -79,7 +79,7 @@ std::string refusal_of(const std::function<void()>& run) {
 
 TEST(ModelParallelExport, MegatronGetsEveryChoiceOfTheLargePlan) {
   const sim::Job job = job_of("llama-3.1-405b");
-  const std::string text = megatron_lm_settings(job, large_plan()).body;
+  const std::string text = megatron_lm_settings(job, large_plan()).body.text();
   for (const char* line :
        {"--tensor-model-parallel-size 8", "--sequence-parallel", "--tp-comm-overlap",
         "--pipeline-model-parallel-size 8", "--num-virtual-stages-per-pipeline-rank 8",
@@ -96,7 +96,7 @@ TEST(ModelParallelExport, MegatronGetsEveryChoiceOfTheLargePlan) {
 
 TEST(ModelParallelExport, MegatronGetsExperts) {
   const sim::Job job = job_of("deepseek-v3");
-  const std::string text = megatron_lm_settings(job, expert_plan()).body;
+  const std::string text = megatron_lm_settings(job, expert_plan()).body.text();
   for (const char* line :
        {"--num-experts 256", "--moe-router-topk 8", "--expert-model-parallel-size 16",
         "--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend deepep",
@@ -116,9 +116,9 @@ TEST(ModelParallelExport, TensorOverlapOfMoeModelsIsOffUnlessSaid) {
   Plan plan = expert_plan();
   plan.parallel.tp = 2;
   plan.parallel.tp_overlap.reset();
-  EXPECT_THAT(megatron_lm_settings(job, plan).body, Not(HasSubstr("--tp-comm-overlap")));
+  EXPECT_THAT(megatron_lm_settings(job, plan).body.text(), Not(HasSubstr("--tp-comm-overlap")));
   plan.parallel.tp_overlap = TensorOverlap::kUserbuffers;
-  EXPECT_THAT(megatron_lm_settings(job, plan).body, HasSubstr("--tp-comm-overlap"));
+  EXPECT_THAT(megatron_lm_settings(job, plan).body.text(), HasSubstr("--tp-comm-overlap"));
 }
 
 /// What a plan leaves open is exported as it was predicted.
@@ -128,8 +128,10 @@ TEST(ModelParallelExport, ScalesFp8AsPredictionDoes) {
   Plan named = plan;
   named.numerics.fp8_recipe = sim::fp8_recipe_of(plan);
   const sim::Job job = job_of("deepseek-v3");
-  EXPECT_EQ(megatron_lm_settings(job, plan).body, megatron_lm_settings(job, named).body);
-  EXPECT_EQ(megatron_bridge_settings(job, plan).body, megatron_bridge_settings(job, named).body);
+  EXPECT_EQ(megatron_lm_settings(job, plan).body.text(),
+            megatron_lm_settings(job, named).body.text());
+  EXPECT_EQ(megatron_bridge_settings(job, plan).body.text(),
+            megatron_bridge_settings(job, named).body.text());
 }
 
 /// What Megatron-LM's validate_args demands beside an argument.
@@ -138,12 +140,13 @@ TEST(ModelParallelExport, MegatronsOwnValidationIsMet) {
   Plan plan = large_plan();
   plan.strategy = Strategy::kDistributedOptimizer;
   plan.offload = Offload::kOptimizer;
-  EXPECT_THAT(megatron_lm_settings(job, plan).body, HasSubstr("--use-precision-aware-optimizer"));
+  EXPECT_THAT(megatron_lm_settings(job, plan).body.text(),
+              HasSubstr("--use-precision-aware-optimizer"));
   plan.strategy = Strategy::kDdp;
   EXPECT_THROW(megatron_lm_settings(job, plan), Error);
   plan.strategy = Strategy::kMegatronFsdp;
   plan.offload = Offload::kNone;
-  const std::string fsdp = megatron_lm_settings(job, plan).body;
+  const std::string fsdp = megatron_lm_settings(job, plan).body.text();
   EXPECT_THAT(fsdp, HasSubstr("--ckpt-format fsdp_dtensor"));
   EXPECT_THAT(fsdp, Not(HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS")));
 }
@@ -153,7 +156,7 @@ TEST(ModelParallelExport, TorchtitansMainCountsTokens) {
   Plan plan = large_plan();
   plan.strategy = Strategy::kFsdp2;
   plan.parallel.tp_overlap = TensorOverlap::kNone;
-  const std::string text = torchtitan_main_settings(job, plan).body;
+  const std::string text = torchtitan_main_settings(job, plan).body.text();
   for (const char* line :
        {"config.training.max_context_length = 8192",
         "config.training.num_tokens_per_microbatch_per_dp_rank = 1 * 8192",
@@ -166,7 +169,7 @@ TEST(ModelParallelExport, TorchtitansMainCountsTokens) {
 
 TEST(ModelParallelExport, BashReadsTheArguments) {
   const std::string path = (testing::temp_folder() / "megatron.sh").string();
-  std::ofstream(path) << megatron_lm_settings(job_of("deepseek-v3"), expert_plan()).body;
+  std::ofstream(path) << megatron_lm_settings(job_of("deepseek-v3"), expert_plan()).body.text();
   const ProgramResult result = run_program(
       {"/bin/bash", "-euc", "source \"$0\"; printf '%s\\n' \"${MEGATRON_ARGS[@]}\"", path});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -175,7 +178,8 @@ TEST(ModelParallelExport, BashReadsTheArguments) {
 }
 
 TEST(ModelParallelExport, BridgeOverridesTheRecipe) {
-  const std::string large = megatron_bridge_settings(job_of("llama-3.1-405b"), large_plan()).body;
+  const std::string large =
+      megatron_bridge_settings(job_of("llama-3.1-405b"), large_plan()).body.text();
   for (const char* line :
        {"from megatron.bridge.recipes.llama.llama3 import llama31_405b_pretrain_config as recipe",
         "config.model.tensor_model_parallel_size = 8",
@@ -186,7 +190,7 @@ TEST(ModelParallelExport, BridgeOverridesTheRecipe) {
   }
   Plan adapters = large_plan();
   adapters.numerics.lora = 16;
-  EXPECT_THAT(megatron_bridge_settings(job_of("llama-3.1-405b"), adapters).body,
+  EXPECT_THAT(megatron_bridge_settings(job_of("llama-3.1-405b"), adapters).body.text(),
               HasSubstr("config.peft = LoRA(dim=16)"));
   Plan small = large_plan();
   small.parallel.virtual_stages = 1;
@@ -217,14 +221,14 @@ TEST(ModelParallelExport, TorchtitanGetsStagesByName) {
         "config.compile.enable_async_tensor_parallel = True",
         "config.training.local_batch_size = 8", "config.training.global_batch_size = 16",
         "[\"tok_embeddings\", \"layers.0\"", "\"layers.31\", \"norm\", \"lm_head\"]"}) {
-    EXPECT_THAT(settings.body, HasSubstr(line));
+    EXPECT_THAT(settings.body.text(), HasSubstr(line));
   }
   // Every layer is in one part.
   for (int layer = 0; layer < 32; ++layer) {
     const std::string name = "\"layers." + std::to_string(layer) + "\"";
-    const std::size_t at = settings.body.find(name);
+    const std::size_t at = settings.body.text().find(name);
     ASSERT_NE(at, std::string::npos) << name;
-    EXPECT_EQ(settings.body.find(name, at + 1), std::string::npos) << name;
+    EXPECT_EQ(settings.body.text().find(name, at + 1), std::string::npos) << name;
   }
 }
 

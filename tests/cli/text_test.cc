@@ -24,6 +24,7 @@ TEST(Printable, NeverLetsATerminalObeyAName) {
                       true),
             " 31m")
       << "the C1 form of the same escape";
+  EXPECT_EQ(printable("a\u202eb\u2028c\u2066d", true), "a b c d");
   EXPECT_EQ(printable("\xc0\xaf", true), "??") << "overlong '/'";
 }
 

@@ -38,28 +38,24 @@ std::string remark_text(const Remark& remark) {
   return fmt::format("{}: {}.", remark.knob, remark.sentence);
 }
 
-std::string trainer_file(const Trainer& trainer, const TrainerSettings& settings,
-                         const std::vector<std::string>& origin) {
+AnySource trainer_file(const Trainer& trainer, const TrainerSettings& settings,
+                       const std::vector<std::string>& origin) {
   const std::vector<std::string> head = paragraphs(trainer, settings, origin);
-  if (trainer.comment_prefix.empty()) {
+  if (settings.body.language() == Script::kJson) {
     nlohmann::ordered_json document{{"_comment", head}};
-    document.update(nlohmann::ordered_json::parse(settings.body));
-    return json_text(document) + "\n";
+    document.update(nlohmann::ordered_json::parse(settings.body.text()));
+    return json_source(json_text(document) + "\n");
   }
-  std::string text;
+  std::vector<std::string> lines;
   for (const std::string& paragraph : head) {
     const bool item = paragraph.starts_with("- ");
     bool first = true;
     for (const std::string& line : wrap(item ? paragraph.substr(2) : paragraph, kCommentColumns)) {
-      text += fmt::format("{} {}{}\n", trainer.comment_prefix,
-                          !item   ? ""
-                          : first ? "- "
-                                  : "  ",
-                          line);
+      lines.push_back((!item ? "" : first ? "- " : "  ") + line);
       first = false;
     }
   }
-  return text + "\n" + settings.body;
+  return settings.body.commented(lines);
 }
 
 }  // namespace shardwright::cli

@@ -12,8 +12,8 @@ namespace shardwright::cli {
 
 /// `origin` are the sentences of the head. Comments where the format has them; in JSON a member
 /// "_comment", which DeepSpeed skips like every key it does not know.
-std::string trainer_file(const Trainer& trainer, const TrainerSettings& settings,
-                         const std::vector<std::string>& origin);
+AnySource trainer_file(const Trainer& trainer, const TrainerSettings& settings,
+                       const std::vector<std::string>& origin);
 
 /// "ckpt_layers: 20 of 80 layers are ...".
 std::string remark_text(const Remark& remark);

@@ -6,41 +6,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "sim/core/base/utf8.h"
+
 namespace shardwright::cli {
 namespace {
-
-constexpr char32_t kInvalid = 0xFFFFFFFF;
-
-struct Character {
-  char32_t code = kInvalid;
-  std::size_t bytes = 1;
-};
-
-// The character at the start of `text`, which must not be empty. Overlong forms, surrogates and
-// truncated sequences are invalid and one byte long.
-Character decode(std::string_view text) {
-  const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  std::size_t length = 0;
-  char32_t code = 0;
-  char32_t smallest = 0;
-  if ((lead & 0xE0) == 0xC0) {
-    length = 2, code = lead & 0x1FU, smallest = 0x80;
-  } else if ((lead & 0xF0) == 0xE0) {
-    length = 3, code = lead & 0x0FU, smallest = 0x800;
-  } else if ((lead & 0xF8) == 0xF0) {
-    length = 4, code = lead & 0x07U, smallest = 0x10000;
-  }
-  if (length == 0 || text.size() < length) return {};
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {};
-    code = (code << 6) | (byte(i) & 0x3FU);
-  }
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < smallest || code > 0x10FFFF || surrogate) return {};
-  return {code, length};
-}
 
 using Range = std::pair<char32_t, char32_t>;
 
@@ -66,7 +35,7 @@ int character_width(char32_t code) {
                                                 {0xFFE0, 0xFFE6},
                                                 {0x1F300, 0x1FAFF},
                                                 {0x20000, 0x3FFFD}}};
-  if (code == kInvalid) return 1;
+  if (code == kInvalidCharacter) return 1;
   if (within(code, kCombining)) return 0;
   return within(code, kWide) ? 2 : 1;
 }
@@ -120,7 +89,7 @@ std::size_t prefix_bytes(std::string_view text, int columns) {
   std::size_t end = 0;
   int width = 0;
   while (end < text.size()) {
-    const Character next = decode(text.substr(end));
+    const Utf8Character next = decode_utf8(text.substr(end));
     width += character_width(next.code);
     if (width > columns) break;
     end += next.bytes;
@@ -133,7 +102,7 @@ std::size_t prefix_bytes(std::string_view text, int columns) {
 int display_width(std::string_view text) {
   int width = 0;
   while (!text.empty()) {
-    const Character next = decode(text);
+    const Utf8Character next = decode_utf8(text);
     width += character_width(next.code);
     text.remove_prefix(next.bytes);
   }
@@ -144,11 +113,10 @@ std::string printable(std::string_view text, bool utf8) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {
-    const Character next = decode(text);
-    const bool control = next.code < 0x20 || (next.code >= 0x7F && next.code < 0xA0);
-    if (control) {
+    const Utf8Character next = decode_utf8(text);
+    if (is_control(next.code)) {
       result += ' ';
-    } else if (next.code == kInvalid) {
+    } else if (next.code == kInvalidCharacter) {
       result += '?';
     } else if (next.code < 0x80 || utf8) {
       result += text.substr(0, next.bytes);
@@ -165,7 +133,7 @@ std::vector<std::string> wrap(std::string_view text, int columns) {
   while (display_width(text) > columns) {
     std::size_t end = prefix_bytes(text, columns);
     // A character wider than the line must still be placed somewhere.
-    if (end == 0) end = decode(text).bytes;
+    if (end == 0) end = decode_utf8(text).bytes;
     if (text[end] != ' ') {
       const std::size_t space = text.rfind(' ', end);
       if (space != std::string_view::npos && space > 0) end = space;

@@ -13,9 +13,9 @@ namespace shardwright::cli {
 /// A byte that is not valid UTF-8 counts as one character.
 int display_width(std::string_view text);
 
-/// `text` with what a terminal would obey taken out: each control character becomes a space, each
-/// invalid byte '?'. Without `utf8`, symbols with a customary spelling get it ("×" is x, "≤" is <=)
-/// and every other character outside ASCII becomes '?'.
+/// `text` with what a terminal would obey taken out: each character that is_control (utf8.h)
+/// becomes a space, each invalid byte '?'. Without `utf8`, symbols with a customary spelling get it
+/// ("×" is x, "≤" is <=) and every other character outside ASCII becomes '?'.
 std::string printable(std::string_view text, bool utf8);
 
 /// Lines of at most `columns` (at least 1), broken at spaces where possible; never empty.
