@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/executed_plan.h"
 #include "sim/program/low_precision.h"
 
@@ -41,15 +41,15 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
   const Stack& stack = profile.stack;
   const std::string lacks = lacking(plan, stack.parallel);
   if (!lacks.empty()) {
-    throw Error(fmt::format("{}, which the framework {} does not do, expected a stack such as {}",
-                            lacks, stack.id,
-                            stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
+    throw InvalidPlan(
+        fmt::format("{}, which the framework {} does not do, expected a stack such as {}", lacks,
+                    stack.id, stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
   }
   const Cluster& cluster = profile.cluster;
   if (cluster.devices_per_node > 0) {
     const bool runs_here = cluster.gpu.is_processor() && stack.id == "native";
     if (!runs_here || !beyond_execution(plan).empty()) {
-      throw Error(
+      throw InvalidPlan(
           fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
                       beyond_data_parallel(plan), cluster.id));
     }
@@ -57,7 +57,7 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
     if (plan.parallel.pp == 1) return;
     // Stages wait for one another, and where they share a core no pass has a time of its own.
     if (cluster.ranks_per_device(plan.gpus) > cluster.gpu.sm_count) {
-      throw Error(
+      throw InvalidPlan(
           fmt::format("pp is {}, but {} ranks take turns on the {} cores of cluster {}, expected "
                       "at most one rank a core (gpu.sm_count), or a cluster such as cpu-cores",
                       plan.parallel.pp, plan.gpus, cluster.gpu.sm_count, cluster.id));
@@ -71,24 +71,24 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
          {Precision::kBf16, Precision::kFp16, Precision::kFp8, Precision::kNvfp4}) {
       if (peak_flops(gpu, other) > 0) has.push_back(name_of(other));
     }
-    throw Error(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
-                            name_of(n.precision), gpu.id, fmt::join(has, " or ")));
+    throw InvalidPlan(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
+                                  name_of(n.precision), gpu.id, fmt::join(has, " or ")));
   }
   if (n.fp8_recipe == Fp8Recipe::kMxfp8 && gpu.mxfp8_gemm_share <= 0) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("fp8_recipe is mxfp8, whose blocks of 32 the GPU {} does not scale, expected "
                     "delayed, tensorwise, rowwise or block",
                     gpu.id));
   }
   if (plan.parallel.cp > 1 && model.recurrence.value_heads > 0 && !stack.parallel.megatron) {
-    throw Error(fmt::format(
+    throw InvalidPlan(fmt::format(
         "cp is {}, but the framework {} does not share sequences of {} over context ranks, "
         "expected 1 or a stack such as megatron-core",
         plan.parallel.cp, stack.id, name_of(model.recurrence.kind)));
   }
   if (model.layers < plan.parallel.pp) {
-    throw Error(fmt::format("pp is {}, more than the {} layers, expected at most {}",
-                            plan.parallel.pp, model.layers, model.layers));
+    throw InvalidPlan(fmt::format("pp is {}, more than the {} layers, expected at most {}",
+                                  plan.parallel.pp, model.layers, model.layers));
   }
 }
 

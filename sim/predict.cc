@@ -10,7 +10,7 @@
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/accounting.h"
 #include "sim/check_modelled.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/seconds.h"
 #include "sim/core/placement.h"
 #include "sim/cost/cost.h"
@@ -46,7 +46,7 @@ void check_precision(const Plan& plan, const Gpu& gpu) {
       peak_flops(gpu, Precision::kBf16) > 0) {
     return;
   }
-  throw Error(
+  throw InvalidPlan(
       fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
                   "with a stack that does it, such as megatron-core",
                   gpu.id));

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "profiles/ledger/usual_stack.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/plan_json.h"
 #include "tuner/advice/lighter_training.h"
 
@@ -149,7 +149,7 @@ class Changer {
       Plan there = plan;
       there.stack = trainer_.stack.id;
       return sim::predict(job_.model, trainer_, there);
-    } catch (const Error&) {
+    } catch (const InvalidPlan&) {
       return std::nullopt;  // the stack has no such plan
     }
   }

@@ -4,7 +4,7 @@
 #include <fmt/core.h>
 
 #include "profiles/profile.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 
 namespace shardwright::cli {
 
@@ -24,7 +24,7 @@ AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings) {
         inputs.cluster_file, profiles::load_stack(settings.as_run.stack), overrides);
     check_plan(settings.as_run, inputs.model, as_run.inputs.profile.cluster.gpus_per_node);
     as_run.prediction = sim::predict(inputs.model, as_run.inputs.profile, settings.as_run);
-  } catch (const Error& error) {
+  } catch (const InvalidPlan& error) {
     as_run.refusal = error.what();
   }
   return as_run;

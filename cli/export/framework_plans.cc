@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/export/framework_plans.h"
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/rack.h"
 #include "sim/uncertainty/headroom.h"
 #include "tuner/advice/scenarios.h"
@@ -22,7 +22,7 @@ std::vector<FrameworkPlan> framework_plans(const sim::Job& job, const tuner::Req
           job.cluster_file, profiles::load_stack(stack_of(*framework, request)), overrides);
       plan.profile.cluster = filled(std::move(plan.profile.cluster), request.gpus);
       plan.asked = told_requests(*framework, request, job.model);
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       plan.asked.clear();
       plan.found.refusal = error.what();
       continue;
@@ -46,7 +46,7 @@ const FrameworkPlan& best_of_frameworks(const std::vector<FrameworkPlan>& plans)
   for (const FrameworkPlan& plan : plans) {
     if (!plan.asked.empty() && plan.refusal().empty()) return plan;
   }
-  throw Error(plans.front().refusal());
+  throw InvalidPlan(plans.front().refusal());
 }
 
 tuner::Frameworks frameworks_for(const FrameworkPlan& plan) {

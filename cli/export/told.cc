@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::cli {
@@ -74,8 +74,8 @@ Limits limits_of(std::string_view name, bool adapters) {
 
 [[noreturn]] void cannot(const ToldFramework& framework, std::string_view knob,
                          std::string_view value, std::string_view expected) {
-  throw Error(fmt::format("{} is {}, which {} cannot be told, expected {}", knob, value,
-                          framework.title, expected));
+  throw InvalidPlan(fmt::format("{} is {}, which {} cannot be told, expected {}", knob, value,
+                                framework.title, expected));
 }
 
 std::string names_of(const std::vector<Strategy>& strategies) {
@@ -205,8 +205,9 @@ const ToldFramework& told_framework(const std::string& name) {
 std::string stack_of(const ToldFramework& framework, const tuner::Request& request) {
   if (!request.parallel.lora) return std::string(framework.stack);
   if (framework.adapters_on.empty()) {
-    throw Error(fmt::format("lora is {}, which {} cannot be told, expected accelerate or megatron",
-                            *request.parallel.lora, framework.title));
+    throw InvalidPlan(
+        fmt::format("lora is {}, which {} cannot be told, expected accelerate or megatron",
+                    *request.parallel.lora, framework.title));
   }
   return std::string(framework.adapters_on);
 }
@@ -253,7 +254,7 @@ std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
       asked.push_back({std::move(each), tuner::Extent::kModelParallel});
   }
   if (asked.empty()) {
-    throw Error(fmt::format(
+    throw InvalidPlan(fmt::format(
         "{} shards data alone, but {}, expected torchtitan or megatron", framework.title,
         model.is_moe() ? "the model has experts" : "model parallelism is asked for"));
   }

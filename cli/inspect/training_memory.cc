@@ -5,7 +5,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -40,7 +40,7 @@ std::optional<TrainingMemory> training_memory(const Model& model, std::int64_t s
     result.peak_bytes = kept.peak_allocated_bytes;
     result.recomputed_peak_bytes = memory_with(model.layers).peak_allocated_bytes;
     return result;
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     return std::nullopt;  // longer than its window, or a family that needs more than one device
   }
 }

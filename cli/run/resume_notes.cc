@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
@@ -39,7 +40,7 @@ std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint) {
     settings.set_flag(kConfig, file.string());
     settings.resolve({});
     return settings;
-  } catch (const Error&) {
+  } catch (const Error&) {  // of another run, which may be any file by now: no notes about it
     return std::nullopt;
   }
 }
@@ -51,7 +52,7 @@ bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
   kept.sum_features = before;
   try {
     check_plan(with_products_in_bf16(kept), options.model, kept.gpus);
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     return false;  // resume_notes says what that means
   }
   options.plan = kept;

@@ -15,7 +15,7 @@
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"
 #include "sim/calibrate/calibrated_file.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 
 namespace shardwright::cli {
 namespace {
@@ -95,7 +95,7 @@ class AnchorVerb : public Verb {
       try {
         report.sizes.push_back({sim::predict(job.model, job.profile, plan),
                                 sim::predict(job.model, report.fit.result.profile, plan)});
-      } catch (const Error&) {
+      } catch (const InvalidPlan&) {
         return;  // nodes that are not linked, or a strategy of one rank
       }
     }

@@ -22,6 +22,7 @@
 #include "cli/verbs/outward.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_dir.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"
@@ -93,7 +94,7 @@ class ImportConfigVerb : public Verb {
     Import import = read();
     try {
       import.prediction = sim::predict(import.job.model, import.job.profile, import.plan());
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       import.refusal = error.what();
     }
     const bool fits = import.prediction && import.prediction->memory.fits;
@@ -163,12 +164,12 @@ class ImportConfigVerb : public Verb {
     if (flags_.model || slash == name.npos) return load_model(folder, name);
     try {
       return load_model(folder, name);
-    } catch (const Error&) {
+    } catch (const Error&) {  // goes on unless it is of a name that ships
+      if (std::filesystem::exists(name)) throw;
       ModelFile copied;
       try {
         copied = find_model(folder, name.substr(slash + 1));
-      } catch (const Error&) {
-        // The name as it stands is what the sentence should be about.
+      } catch (const Error&) {  // the name as it stands is what the sentence should be about
       }
       if (copied.name.empty() || copied.path.parent_path() != folder) throw;
       config.assumed.push_back(fmt::format("{} is taken as {}", name, copied.name));

@@ -86,8 +86,7 @@ Resumable find_resume(RunOptions& options) {
     try {
       found.newest = std::make_unique<exec::Checkpoint>(path);
       return found;
-    } catch (const Error&) {
-      // The ranks will find and tell the same.
+    } catch (const Error&) {  // the ranks will find and tell the same
     }
   }
   if (!found.checkpoints.empty()) {

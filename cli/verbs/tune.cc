@@ -23,6 +23,7 @@
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/usual_stack.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/rack.h"
 #include "sim/predict.h"
@@ -149,7 +150,7 @@ class TuneVerb : public Verb {
       options.criteria.headroom = plan.headroom;
       plan.found = tuner::best_of_requests(
           job.model, tuner::scenarios_of(plan.profile, search.robust), plan.asked, options);
-    } catch (const Error&) {  // knobs that the Trainer has not, either
+    } catch (const InvalidPlan&) {  // knobs that the Trainer has not, either
       plan.asked.clear();
     }
     return plans;

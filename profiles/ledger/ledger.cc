@@ -15,6 +15,7 @@
 #include "profiles/ledger/ledger_parallel.h"
 #include "profiles/ledger/ledger_task.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/nearest.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/parse_value.h"
@@ -244,7 +245,7 @@ void read_recompute(const RowReader& read, std::int64_t layers, Plan& plan) {
   }
   try {
     set_recompute(plan, word);
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     read.refuse("recompute",
                 "none, full, selective-op, every-N, or norm, swiglu, ffn, attention, block "
                 "joined by '+'");

@@ -14,6 +14,7 @@
 #include "profiles/data_file.h"
 #include "profiles/ledger/usual_plan.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/parse_value.h"
@@ -75,7 +76,7 @@ void read_recomputed_modules(const CsvRow& row, LedgerRow& out) {
   const std::string_view modules = row.text("recompute_modules");
   try {
     set_recompute(out.plan, modules);
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     out.unsupported = unknown_word("recompute_modules", modules);
   }
   out.plan.ckpt_layers = out.model.layers;
@@ -128,7 +129,7 @@ std::string unknown_word(std::string_view column, std::string_view word) {
 void read_knob(const CsvRow& row, const PlanKnob& knob, Plan& plan, std::string* unsupported) {
   try {
     knob.from_row(row, plan);
-  } catch (const Error&) {
+  } catch (const Error&) {  // goes on where it is no unknown word
     const std::string_view text = row.text(knob.column);
     const bool is_word = !text.empty() && !parse_double(text);
     if (unsupported == nullptr || !is_word) throw;

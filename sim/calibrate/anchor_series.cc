@@ -12,7 +12,7 @@
 #include "profiles/ledger/ledger_profile.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/anchor.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/predict.h"
 
@@ -72,7 +72,7 @@ std::optional<AnchoredSeries> series_of(const std::vector<const LedgerRow*>& row
     for (const LedgerRow* row : rows) {
       if (row->plan.gpus > from.plan.gpus) series.runs.push_back(carried_to(*row, fit));
     }
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     return std::nullopt;  // validate says why
   }
   return series;

@@ -13,7 +13,7 @@
 #include "profiles/stack_file.h"
 #include "sim/calibrate/rows.h"
 #include "sim/check_modelled.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/predict.h"
 #include "sim/trace/step_trace.h"
 
@@ -120,7 +120,7 @@ bool is_modelled(const AskedPlan& asked, const profiles::Profile& profile) {
   if (asked.plan.parallel.pp == 1) return true;
   try {
     check_modelled(asked.model, asked.plan, profile);
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     return false;
   }
   return true;

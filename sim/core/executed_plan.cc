@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/trained_families.h"
 #include "sim/core/trained_precision.h"
@@ -58,7 +58,7 @@ std::string beyond_execution(const Plan& plan) {
 
 void check_executed(const Plan& plan, std::string_view expected) {
   if (const auto beyond = beyond_model_parallel(plan))
-    throw Error(fmt::format("{}, expected {}", beyond->sentence, expected));
+    throw InvalidPlan(fmt::format("{}, expected {}", beyond->sentence, expected));
   refuse_parallelism(without_executed(plan),
                      "the executor runs data, tensor and pipeline parallelism only", expected);
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/knob_forms.h"
 
@@ -95,7 +96,7 @@ PlanKnob recompute_knob() {
   const auto set = [](Plan& plan, std::string_view words) {
     try {
       set_recompute(plan, words);
-    } catch (const Error&) {
+    } catch (const InvalidPlan&) {
       return false;
     }
     return true;
@@ -236,8 +237,8 @@ PlanKnob expert_load_knob() {
     try {
       plan.parallel.expert_load =
           expert_load("expert_load", object.require<std::string>("expert_load"));
-    } catch (const Error&) {
-      object.fail("expert_load", "balanced, real, no-aux-loss or a file of measured loads");
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", object.file(), error.what()));
     }
   };
   knob.to_file = [](const Plan& plan, nlohmann::ordered_json& object) {

@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/words.h"
 #include "sim/core/plan.h"
 
@@ -109,7 +109,7 @@ std::string beyond_data_parallel(const Plan& plan) {
 void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected) {
   const std::string what = beyond_data_parallel(plan);
   if (what.empty()) return;
-  throw Error(fmt::format("{}, but {}, expected {}", what, who, expected));
+  throw InvalidPlan(fmt::format("{}, but {}, expected {}", what, who, expected));
 }
 
 }  // namespace shardwright

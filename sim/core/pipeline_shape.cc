@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <string>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 
 namespace shardwright {
 namespace {
 
 [[noreturn]] void refuse(const PipelineShape& shape, std::string_view key, std::int32_t value,
                          std::string_view expected) {
-  throw Error(fmt::format("{} is {}, but the pipeline schedule {} with {} stages expects {}", key,
-                          value, shape.info().name, shape.stages, expected));
+  throw InvalidPlan(fmt::format("{} is {}, but the pipeline schedule {} with {} stages expects {}",
+                                key, value, shape.info().name, shape.stages, expected));
 }
 
 std::string multiple(std::int32_t of) {

@@ -8,7 +8,7 @@
 #include <array>
 
 #include "sim/core/base/check.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
@@ -49,7 +49,7 @@ std::vector<std::string> pieces_of(std::string words) {
 
 void check_range(std::string_view knob, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most) {
-    throw Error(fmt::format("{} is {}, expected {} to {}", knob, value, least, most));
+    throw InvalidPlan(fmt::format("{} is {}, expected {} to {}", knob, value, least, most));
   }
 }
 
@@ -60,39 +60,40 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
   const std::int64_t unit = rack ? kGpusPerTray : gpus_per_node;
   if (plan.gpus > unit && plan.gpus % unit != 0) {
     const std::int64_t below = plan.gpus / unit * unit;
-    throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a {}: {} or {}",
-                            plan.gpus, unit, rack ? "tray" : "node", below, below + unit));
+    throw InvalidPlan(
+        fmt::format("gpus is {}, expected a multiple of the {} GPUs of a {}: {} or {}", plan.gpus,
+                    unit, rack ? "tray" : "node", below, below + unit));
   }
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (strategy.one_rank && plan.gpus != 1) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("gpus is {}, expected 1 for the strategy {}", plan.gpus, strategy.name));
   }
   if (plan.shard_group < 0) {
-    throw Error(fmt::format("shard_group is {}, expected 0 (the strategy's own) or more",
-                            plan.shard_group));
+    throw InvalidPlan(fmt::format("shard_group is {}, expected 0 (the strategy's own) or more",
+                                  plan.shard_group));
   }
   if (!beyond_data_parallel(plan).empty()) return;  // check_parallelism judges its groups
   if (strategy.replicates() && plan.shard_group > 1) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
                     plan.shard_group, name_of(plan.strategy)));
   }
   const bool whole = plan.shard_group == 0 || plan.shard_group == plan.gpus;
   if (!strategy.replicates() && !strategy.hybrid && !whole) {
-    throw Error(fmt::format(
+    throw InvalidPlan(fmt::format(
         "shard_group is {}, but the strategy {} shards over all {} GPUs, expected 0, {} or the "
         "strategy hsdp",
         plan.shard_group, name_of(plan.strategy), plan.gpus, plan.gpus));
   }
   const std::int64_t group = resolved_shard_group(plan, gpus_per_node);
   if (plan.gpus % group != 0) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("shard_group is {}, expected a divisor of the {} GPUs", group, plan.gpus));
   }
   // A group that fills its last node only in part would give its ranks different links.
   if (plan.gpus > gpus_per_node && group % gpus_per_node != 0 && gpus_per_node % group != 0) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("shard_group is {}, expected a divisor or a multiple of the {} GPUs of a node",
                     group, gpus_per_node));
   }
@@ -105,16 +106,17 @@ void check_recompute(const Plan& plan, std::int64_t model_layers) {
     const std::string which =
         plan.ckpt_stride == 1 ? ""
                               : fmt::format(" that a ckpt_stride of {} reaches", plan.ckpt_stride);
-    throw Error(fmt::format("ckpt_layers is {}, expected 0 to {}, the layers of the model{}",
-                            plan.ckpt_layers, most, which));
+    throw InvalidPlan(fmt::format("ckpt_layers is {}, expected 0 to {}, the layers of the model{}",
+                                  plan.ckpt_layers, most, which));
   }
   if (plan.recompute == Recompute::kNone && plan.ckpt_layers > 0) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("ckpt_layers is {}, but recompute is none, expected 0 or another recompute",
                     plan.ckpt_layers));
   }
   if (plan.recompute == Recompute::kPieces && plan.pieces == 0) {
-    throw Error("recompute names no piece, expected some of norm, swiglu, ffn, attention, block");
+    throw InvalidPlan(
+        "recompute names no piece, expected some of norm, swiglu, ffn, attention, block");
   }
 }
 
@@ -204,7 +206,7 @@ void set_recompute(Plan& plan, std::string_view words) {
     const auto* entry = std::find_if(kPieceNames.begin(), kPieceNames.end(),
                                      [&](const PieceName& known) { return known.name == word; });
     if (entry == kPieceNames.end()) {
-      throw Error(fmt::format(
+      throw InvalidPlan(fmt::format(
           "recompute is '{}', expected none, full, selective-op, or a list of norm, swiglu, "
           "ffn, attention, block",
           words));
@@ -232,14 +234,14 @@ void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_p
   check_recompute(plan, model_layers);
   check_range("buffers", plan.buffers, 1, 1024);
   check_range("prefetch", plan.prefetch, 0, 1024);
-  if (plan.stack.empty()) throw Error("stack is empty, expected the name of a stack");
+  if (plan.stack.empty()) throw InvalidPlan("stack is empty, expected the name of a stack");
 }
 
 void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node) {
   check_plan(plan, model.layers, gpus_per_node);
   check_parallelism(plan, model);
   if (model.position == Position::kLearned && plan.seq_len > model.max_positions) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("seq_len is {}, but the model learned {} positions, expected at most {}",
                     plan.seq_len, model.max_positions, model.max_positions));
   }
@@ -254,14 +256,14 @@ void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node
   }
   per_token += 16 * f(model.vocab);
   if (tokens * per_token > kMostBytes) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("seq_len {} with micro_batch {} is too much for one step of this model, "
                     "expected fewer tokens",
                     plan.seq_len, plan.micro_batch));
   }
   const double parameters = f(count_parameters(model).total(model.layers));
   if (32 * parameters * f(plan.grad_accum) > kMostBytes) {
-    throw Error(fmt::format(
+    throw InvalidPlan(fmt::format(
         "grad_accum is {}, too much for one step of this model, expected at most {:.0f}",
         plan.grad_accum, kMostBytes / (32 * parameters)));
   }

@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/model.h"
 
 namespace shardwright {
@@ -66,7 +66,7 @@ std::string untrained_precision(const Model& model, const Plan& plan) {
 
 void check_trained_precision(const Model& model, const Plan& plan) {
   const std::string why = untrained_precision(model, plan);
-  if (!why.empty()) throw Error(why);
+  if (!why.empty()) throw InvalidPlan(why);
 }
 
 }  // namespace shardwright

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "sim/core/base/check.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/cost/result_traffic.h"
 #include "sim/cost/to_ns.h"
 
@@ -108,7 +108,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     const double times = op.work.kernels;
     const CollectiveCost cost = collective(schedule, op);
     if (!std::isfinite(cost.time_s)) {
-      throw Error(fmt::format(
+      throw InvalidPlan(fmt::format(
           "cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot "
           "train together; at most {} can",
           ops_.profile().cluster.id, schedule.world_ranks(), ops_.profile().cluster.gpus_per_node));

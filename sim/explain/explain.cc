@@ -10,7 +10,7 @@
 
 #include "profiles/data_file.h"
 #include "profiles/stack_file.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::sim {
@@ -45,7 +45,7 @@ class Trials {
     change(changed);
     try {
       return predictor_.predict(changed).memory.fits;
-    } catch (const Error&) {
+    } catch (const InvalidPlan&) {
       return std::nullopt;
     }
   }
@@ -63,7 +63,7 @@ class Trials {
       changes_.push_back({kind, std::move(what), std::move(also), changed.time.iteration_s,
                           changed.time.tokens_per_s / base_.time.tokens_per_s - 1,
                           changed.memory.total_bytes, changed.memory.fits});
-    } catch (const Error&) {  // this plan does not admit the change
+    } catch (const InvalidPlan&) {  // this plan does not admit the change
     }
   }
 

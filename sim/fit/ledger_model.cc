@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "profiles/ledger/ledger_profile.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/worker_pool.h"
 
 namespace shardwright::sim {
@@ -24,7 +24,7 @@ std::optional<double> pressure_s(const LedgerRow& row, const profiles::Profile& 
     if (prediction.memory.allocator_retries == 0) return 0;
     const double alone_s = predictor.predict(row.plan, {.reserved = false}).time.iteration_s;
     return prediction.time.iteration_s - alone_s;
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     return std::nullopt;  // validate() says why
   }
 }

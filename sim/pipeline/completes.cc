@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "sim/core/base/check.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 
 namespace shardwright::sim {
 namespace {
@@ -31,7 +31,7 @@ struct StepChannel {
 };
 
 [[noreturn]] void refuse_step(const std::string& why) {
-  throw Error("a step of this pipeline would not end: " + why);
+  throw InvalidPlan("a step of this pipeline would not end: " + why);
 }
 
 class MessageWalk {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "sim/core/arena.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/memory_actions.h"
 #include "sim/core/message_queue.h"
 #include "sim/pipeline/completes.h"
@@ -148,7 +148,7 @@ class RendezvousWalk {
 
  private:
   [[noreturn]] static void refuse(const std::string& why) {
-    throw Error(
+    throw InvalidPlan(
         "over NCCL, which holds a message until it is taken, a step of this pipeline would "
         "not end: " +
         why);

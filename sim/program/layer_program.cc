@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/program/adapters.h"
 #include "sim/program/expert_program.h"
 #include "sim/program/list_pass.h"
@@ -307,7 +307,7 @@ class LayerPrograms::Writer {
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack,
                              const Gpu& gpu, ProgramUse use) {
   if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
-    throw Error(
+    throw InvalidPlan(
         "deterministic is true, but only the native stack's order of sums is modelled: "
         "expected the framework native, or a plan that is not deterministic");
   }

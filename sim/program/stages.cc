@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::sim {
@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMostPlaces = 1 << 16;
 
 [[noreturn]] void fail_layout(std::string_view layout, const std::string& expected) {
-  throw Error(fmt::format("pp_layout is '{}', expected {}", layout, expected));
+  throw InvalidPlan(fmt::format("pp_layout is '{}', expected {}", layout, expected));
 }
 
 /// The layout without repetitions.

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "profiles/ledger/ledger_profile.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/units.h"
 #include "sim/score/error_summary.h"
@@ -68,7 +68,7 @@ ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profil
     PredictOptions options;
     options.source = row.source;
     out.prediction = predict(row.model, profile, row.plan, options);
-  } catch (const Error& error) {
+  } catch (const InvalidPlan& error) {
     out.skipped = error.what();
     return out;
   }

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/placement.h"
 #include "sim/core/trained_precision.h"
 #include "sim/core/workspace.h"
@@ -257,7 +257,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
                  const LayerPrograms& programs, const ChunkContent& content, Schedule& out,
                  ChunkUse use) {
   if (model.is_moe() && !stack.parallel.supported) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
                     "expected a stack such as megatron-core",
                     model.name, model.experts.count, stack.id));
@@ -271,7 +271,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
     const bool divides = plan.strategy == Strategy::kZero2 || plan.strategy == Strategy::kZero3;
     const char* why = divides ? "cannot do, because it keeps its part of the gradients only"
                               : "is not modelled with";
-    throw Error(fmt::format(
+    throw InvalidPlan(fmt::format(
         "the framework {} reduces gradients after the last micro-batch only (no_sync), which the "
         "strategy {} {}, expected ddp, zero1, fsdp1, fsdp2, fsdp2-noreshard, hsdp or grad_accum 1",
         stack.id, name_of(plan.strategy), why));

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/parallelism.h"
 #include "sim/strategies/lower.h"
 #include "sim/strategies/strategy.h"
@@ -35,7 +35,7 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
                                                     stack.memory != MemoryManager::kStatic &&
                                                     !beyond_data_parallel(plan).empty());
   if (!megatron && !has_schedule(plan.strategy, stack)) {
-    throw Error(
+    throw InvalidPlan(
         fmt::format("strategy is {}, which the framework {} does not run, expected another "
                     "strategy or a stack of "
                     "PyTorch",

@@ -11,8 +11,8 @@ MeetingRanks::MeetingRanks(const StepTrace& trace) {
   const TraceIdentity& identity = *trace.identity;
   try {
     check_plan(identity.plan, model_of(identity, trace.name), identity.gpus_per_node);
-  } catch (const Error&) {
-    return;  // a stranger's: nothing but the ranks themselves is known
+  } catch (const Error&) {  // a stranger's: nothing but the ranks themselves is known
+    return;
   }
   mesh_.emplace(identity.plan, 1);
 }

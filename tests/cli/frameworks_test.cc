@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "profiles/data_dir.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -53,6 +55,25 @@ const Flags kOneCard{"tune",   "--model", "llama-3.1-8b", "--cluster", "rtx-4090
 /// The plan that `export` says the trainer follows.
 json followed(const std::string& plan_file, const std::string& format) {
   return document({"export", "--plan", plan_file, "--format", format}).at("as_run").at("plan");
+}
+
+// A framework whose file is broken is a broken installation, not a framework without a plan.
+TEST(Frameworks, AreNotLeftOutWhereTheirFileCannotBeRead) {
+  namespace fs = std::filesystem;
+  const fs::path data = testing::temp_folder() / "broken_data";
+  fs::copy(profiles::data_dir(), data, fs::copy_options::recursive);
+  const fs::path stack = data / "stacks" / "hf-eager.json";
+  const auto tune = [&] {
+    Flags words = kEight;
+    words.insert(words.begin(), SHARDWRIGHT_BINARY);
+    words.emplace_back("--json");
+    return run_program(words, {"SHARDWRIGHT_DATA=" + data.string()});
+  };
+  ASSERT_EQ(tune().exit_code, 0);
+  fs::resize_file(stack, 300);
+  const ProgramResult cut = tune();
+  EXPECT_EQ(cut.exit_code, 3) << cut.out;
+  EXPECT_THAT(cut.err, HasSubstr("hf-eager.json"));
 }
 
 // What is searched with --for is followed to the letter: nothing of the plan is lost in export.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "tuner/advice/advice.h"
 
 namespace shardwright::tuner {
@@ -48,7 +48,7 @@ class Changes {
   std::optional<Found> best(const Request& changed, const AskedTerms& terms) const {
     try {
       return asking_.best(changed, terms);
-    } catch (const Error&) {  // such a change makes no sense here
+    } catch (const InvalidPlan&) {  // such a change makes no sense here
     }
     return std::nullopt;
   }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/units.h"
 #include "tuner/search/space.h"
 
@@ -19,7 +19,7 @@ namespace {
 std::optional<Found> answered(const Answering& answering, const Request& request) {
   try {
     return answering(request);
-  } catch (const Error&) {  // no framework has such a plan
+  } catch (const InvalidPlan&) {  // no framework has such a plan
     return std::nullopt;
   }
 }

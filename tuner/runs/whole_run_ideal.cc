@@ -11,7 +11,7 @@
 
 #include "profiles/data_file.h"
 #include "profiles/operations.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/portable_math.h"
 #include "sim/core/base/words.h"
 #include "tuner/advice/advice.h"
@@ -145,7 +145,7 @@ std::optional<sim::Prediction> best_plan(const WholeRun& run, Request request,
       std::optional<sim::Prediction> found = best_of(one, model, profile);
       if (found && (!best || found->time.tokens_per_gpu_s > best->time.tokens_per_gpu_s))
         best = std::move(found);
-    } catch (const Error&) {
+    } catch (const InvalidPlan&) {
       // A combination that makes no sense on these GPUs.
     }
   };

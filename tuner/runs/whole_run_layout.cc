@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/words.h"
 #include "tuner/advice/scenarios.h"
 #include "tuner/search/search.h"
@@ -77,7 +77,7 @@ std::optional<sim::Prediction> fastest(const Request& request, const Model& mode
         Search(model, scenarios, space_of(request, model, profile), {}).best(1);
     if (best.empty()) return std::nullopt;
     return std::move(best.front().prediction);
-  } catch (const Error&) {  // sizes that do not divide this model or these GPUs
+  } catch (const InvalidPlan&) {  // sizes that do not divide this model or these GPUs
     return std::nullopt;
   }
 }

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "tuner/search/frameworks.h"
 
 namespace shardwright::tuner {
@@ -44,7 +44,7 @@ BestOfRequests best_of_requests(const Model& model, const std::vector<Scenario>&
       if (found.empty() || (below && found.front().score >= *below)) continue;
       result.best = std::move(found.front());
       result.index = i;
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       if (result.refusal.empty()) result.refusal = error.what();
     }
   }

@@ -9,7 +9,7 @@
 
 #include "profiles/ledger/software_settings.h"
 #include "profiles/operations.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/program/layer_program.h"
 #include "tuner/runs/critical_batch.h"
 #include "tuner/runs/run_cost.h"
@@ -157,7 +157,7 @@ std::vector<Numerics> numerics_of(const Request& request, const Model& model,
       plan.numerics.precision = precision;
       try {
         check_framework(plan, model, profile);
-      } catch (const Error&) {
+      } catch (const InvalidPlan&) {
         continue;
       }
       numerics.push_back(plan.numerics);
@@ -172,7 +172,7 @@ std::vector<Numerics> numerics_of(const Request& request, const Model& model,
       plan.numerics.optimizer = optimizer;
       try {
         check_framework(plan, model, profile);
-      } catch (const Error&) {
+      } catch (const InvalidPlan&) {
         continue;
       }
       numerics.push_back(plan.numerics);

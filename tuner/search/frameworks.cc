@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 
 namespace shardwright::tuner {
 
@@ -15,14 +15,14 @@ FrameworkPlans plans_of(const Request& request, const Model& model,
 std::vector<FrameworkPlans> plans_of(const Request& request, const Model& model,
                                      const std::vector<Framework>& frameworks, bool robust) {
   std::vector<FrameworkPlans> plans;
-  std::optional<Error> first_error;
+  std::optional<InvalidPlan> first_error;
   for (const Framework& framework : frameworks) {
     Request own = request;
     if (&framework != &frameworks.front()) own.stack = framework.profile->stack.id;
     try {
       plans.push_back(
           plans_of(own, model, scenarios_of(*framework.profile, robust), framework.headroom));
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       if (!first_error) first_error = error;
     }
   }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/units.h"
 #include "tuner/search/dimensions.h"
 #include "tuner/search/steps.h"
@@ -46,7 +46,7 @@ class Trials {
            bool among_last = false) {
     try {
       check_plan(plan, model_, profile_.cluster.gpus_per_node);
-    } catch (const Error&) {
+    } catch (const InvalidPlan&) {
       return;
     }
     if (!among_last || rank_ < 0) ++rank_;

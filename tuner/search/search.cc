@@ -17,7 +17,7 @@
 #include <tuple>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 
 namespace shardwright::tuner {
 
@@ -166,7 +166,7 @@ void Search::bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome)
     candidate.key = std::max(
         candidate.key,
         evaluator.least_score(plan_of(candidate.setting), family_of(candidate.setting, kNothing)));
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     candidate.stage = Stage::kGone;  // makes no sense with this batch
   }
 }

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "sim/core/base/divisors.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/rack.h"
 #include "sim/core/units.h"
 #include "sim/program/stages.h"
@@ -50,13 +50,13 @@ class Writer {
   [[noreturn]] void refuse() const {
     if (first_error_) throw *first_error_;
     if (!space_.always_shares_batch) {
-      if (batches_of_rank(request_).empty()) throw Error(batch_refusal(request_));
-      throw Error(fmt::format(
+      if (batches_of_rank(request_).empty()) throw InvalidPlan(batch_refusal(request_));
+      throw InvalidPlan(fmt::format(
           "there is no plan to search: hsdp needs a --shard-group of at least 2 that divides the "
           "{} GPUs and is less than all of them",
           request_.gpus));
     }
-    throw Error(fmt::format(
+    throw InvalidPlan(fmt::format(
         "no parallel layout of {} GPUs gives every replica an equal part of {} sequences with what "
         "is held fixed, expected another --global-batch, or fewer sizes that are given",
         request_.gpus, batch()));
@@ -209,7 +209,7 @@ class Writer {
     try {
       check_plan(plan, model_, profile_.cluster.gpus_per_node);
       if (!scheduled_) (void)sim::partition_layers(model_, plan, profile_.stack);
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       if (!first_error_) first_error_ = error;
       return false;
     }
@@ -223,7 +223,7 @@ class Writer {
     if (!given_.pp_schedule) return p.virtual_stages == 1 || plan.grad_accum % p.pp == 0;
     try {
       check_shape(sim::pipeline_shape(plan));
-    } catch (const Error&) {
+    } catch (const InvalidPlan&) {
       return false;
     }
     return true;
@@ -275,7 +275,7 @@ class Writer {
   GivenParallelism given_;  // with the settings that are tried
   Plan base_;
   bool scheduled_ = false;
-  std::optional<Error> first_error_;
+  std::optional<InvalidPlan> first_error_;
 };
 
 Plan base_of(const Request& request, const profiles::Profile& profile) {
@@ -302,8 +302,8 @@ Plan base_of(const Request& request, const profiles::Profile& profile) {
 void check_divides(std::string_view name, std::optional<std::int64_t> size, std::int64_t whole,
                    std::string_view what) {
   if (!size || whole % *size == 0) return;
-  throw Error(fmt::format("{} is {}, which does not divide the {} {}, expected {}", name, *size,
-                          whole, what, nearest_divisors(*size, whole)));
+  throw InvalidPlan(fmt::format("{} is {}, which does not divide the {} {}, expected {}", name,
+                                *size, whole, what, nearest_divisors(*size, whole)));
 }
 
 void check_sizes(const Request& request, const Model& model) {
@@ -320,12 +320,12 @@ void set_recomputation(const Request& request, const Model& model, const Stack& 
   space.pieces_of_all_layers = stack.memory != MemoryManager::kStatic;
   const bool none = request.recompute && request.recompute->recompute == Recompute::kNone;
   if (none && request.ckpt_layers.value_or(0) > 0) {
-    throw Error(fmt::format("--ckpt-layers is {}, but --recompute is none, expected 0",
-                            *request.ckpt_layers));
+    throw InvalidPlan(fmt::format("--ckpt-layers is {}, but --recompute is none, expected 0",
+                                  *request.ckpt_layers));
   }
   if (request.ckpt_layers.value_or(0) > space.layers) {
-    throw Error(fmt::format("--ckpt-layers is {}, expected 0 to {}, the layers of the model",
-                            *request.ckpt_layers, space.layers));
+    throw InvalidPlan(fmt::format("--ckpt-layers is {}, expected 0 to {}, the layers of the model",
+                                  *request.ckpt_layers, space.layers));
   }
   space.ckpt_layers = request.ckpt_layers;
   if (none || request.ckpt_layers == 0) return;

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <utility>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/portable_math.h"
 #include "tuner/search/dimensions.h"
 
@@ -188,7 +188,7 @@ class Tuner {
       native.cost = native.best.score / best.score - 1;
       if (1 + native.cost > most) return std::nullopt;
       return native;
-    } catch (const Error&) {  // the executor does not do what the request holds fixed
+    } catch (const InvalidPlan&) {  // the executor does not do what the request holds fixed
       return std::nullopt;
     }
   }

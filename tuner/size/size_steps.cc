@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "profiles/ledger/software_settings.h"
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/worker_pool.h"
 #include "tuner/search/frameworks.h"
 #include "tuner/search/steps.h"
@@ -179,7 +179,7 @@ std::optional<Judgement> judged(const FrameworkPlans& framework, const Model& mo
     judgement.score = best.front().score;
     judgement.prediction = std::move(best.front().prediction);
     return judgement;
-  } catch (const Error&) {
+  } catch (const InvalidPlan&) {
     return std::nullopt;
   }
 }

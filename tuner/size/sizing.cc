@@ -13,7 +13,7 @@
 #include <utility>
 #include <variant>
 
-#include "sim/core/base/error.h"
+#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/rack.h"
 #include "sim/uncertainty/headroom.h"
@@ -247,7 +247,7 @@ class Sweeper {
       Search search = plain_search(task.offer, request);
       (void)search.best(1);
       return {task.offer, task.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       return {task.offer, task.gpus, Lack::kOther, error.what()};
     }
   }
@@ -283,7 +283,7 @@ class Sweeper {
     try {
       std::optional<Sized> model_parallel = search_model_parallel(task, batch, candidates);
       if (model_parallel) candidates.enter(*std::move(model_parallel));
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       candidates.parallel_why = error.what();
     }
   }
@@ -322,7 +322,7 @@ class Sweeper {
     if (candidates.plain) below = seconds_of_no_gain(*candidates.plain, request.global_batch);
     try {
       return search(task, request, below);
-    } catch (const Error& error) {
+    } catch (const InvalidPlan& error) {
       return left_out(Lack::kOther, error.what());
     }
   }
