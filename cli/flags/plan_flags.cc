@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/flags/changed_plan.h"
+#include "profiles/ledger/software_settings.h"
 #include "profiles/ledger/usual_stack.h"
 #include "profiles/node_network.h"
 #include "profiles/prices/power_limit.h"
@@ -194,6 +195,7 @@ sim::Job with_flags(const PlanFlags& flags, sim::Job job, bool planned) {
     plan.strategy = strategy;
     if (info_of(strategy).one_rank && !flags.gpus && !planned) plan.gpus = 1;
     if (flags.global_batch) take_global_batch(*flags.global_batch, flags.knobs, plan);
+    plan = profiles::without_defaults(std::move(plan), job.model, job.profile.stack);
     check_plan(plan, job.model, job.profile.cluster.gpus_per_node);
   }
   return job;

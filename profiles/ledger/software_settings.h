@@ -7,6 +7,7 @@
 
 #include "sim/core/model.h"
 #include "sim/core/parallelism.h"
+#include "sim/core/plan.h"
 #include "sim/core/stack.h"
 
 namespace shardwright::profiles {
@@ -26,5 +27,9 @@ SoftwareSettings software_settings(const Stack& stack);
 TensorOverlap usual_overlap(const Stack& stack, const Model& model,
                             Precision precision = Precision::kBf16);
 Dispatcher usual_dispatcher(const Stack& stack);
+
+/// The same plan with nothing said that holds without it: a knob at its default, or one of what the
+/// plan does not divide.
+Plan without_defaults(Plan plan, const Model& model, const Stack& stack);
 
 }  // namespace shardwright::profiles

@@ -34,8 +34,14 @@ constexpr CountRange kKnobAhead{0, std::numeric_limits<int>::max()};
 constexpr unsigned kSays = kTextSays | kFileSays;
 
 PlanKnob strategy_knob() {
-  PlanKnob knob = make_knob<&Plan::strategy>(
-      {"strategy", {}, {}, "yafsdp", kSearched | kFileSays, {}, "NAME[,NAME]"});
+  PlanKnob knob =
+      make_knob<&Plan::strategy>({"strategy",
+                                  {},
+                                  {},
+                                  "yafsdp, distributed-optimizer on Megatron's frameworks",
+                                  kSearched | kFileSays,
+                                  {},
+                                  "NAME[,NAME]"});
   knob.what += "; several, joined by commas, are compared";
   knob.read = [](G& knobs, Given name, Text text) {
     knobs.strategies.clear();
@@ -57,7 +63,7 @@ PlanKnob checkpointing_knob() {
       make_knob<&Plan::ckpt_layers>({"ckpt-layers",
                                      {},
                                      "checkpoint the first K layers, or all; 0 recomputes nothing",
-                                     "0",
+                                     "0, all with --recompute",
                                      kSearched | kFileSays | kZeroInFile,
                                      {},
                                      "K|all"});
@@ -106,7 +112,7 @@ PlanKnob recompute_knob() {
        {},
        "what checkpointed layers recompute: none, full, selective-op, or some of norm, swiglu, "
        "ffn, attention, block joined by commas",
-       "full",
+       "none, full with --ckpt-layers",
        kSearched,
        {},
        "WHAT"},
@@ -379,7 +385,8 @@ std::vector<PlanKnob> knobs_of_layout() {
                                                  "A-B-C-D-E"}),
       make_knob<&N::precision, &P::precision>(
           {"precision", "precision", "what layers multiply in", "bf16", kFileSays}),
-      make_knob<&N::fp8_recipe, &P::fp8_recipe>({"fp8-recipe", "fp8_recipe", {}, "tensorwise"}),
+      make_knob<&N::fp8_recipe, &P::fp8_recipe>(
+          {"fp8-recipe", "fp8_recipe", {}, "tensorwise in fp8"}),
       make_knob<&N::fp8_params, &P::fp8_params>(
           {"fp8-params", "fp8_params", "parameters are kept and gathered in fp8", "off"}),
       make_knob<&N::optimizer, &P::optimizer>({"optimizer", {}, {}, "adamw", kFileSays}),

@@ -101,9 +101,17 @@ std::string beyond_data_parallel(const Plan& plan) {
   if (info_of(plan.strategy).software == Software::kMegatron) {
     return fmt::format("strategy is {}", name_of(plan.strategy));
   }
-  return p.plain() && n.plain()
-             ? ""
-             : "a choice of tensor, pipeline, context or expert parallelism is made";
+  // What divides nothing here is no choice.
+  if (p.cuda_graphs.value_or(CudaGraphs::kNone) != CudaGraphs::kNone)
+    return fmt::format("cuda_graphs is {}", name_of(*p.cuda_graphs));
+  if (p.dispatcher) return fmt::format("dispatcher is {}", name_of(*p.dispatcher));
+  if (p.ep_overlap.value_or(false)) return "ep_overlap is on";
+  if (p.expert_capacity) return fmt::format("expert_capacity is {}", *p.expert_capacity);
+  if (p.expert_load) return fmt::format("expert_load is {}", to_text(*p.expert_load));
+  if (p.overlap_grad_reduce || p.overlap_param_gather)
+    return "overlap_grad_reduce or overlap_param_gather is chosen";
+  if (!p.pp_layout.empty()) return fmt::format("pp_layout is {}", p.pp_layout);
+  return "";
 }
 
 void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected) {
