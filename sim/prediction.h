@@ -18,14 +18,14 @@
 
 namespace shardwright::sim {
 
-/// Whether a plan can be trusted to fit: also at the upper end of the interval, only by what is
-/// expected, or not even so.
+/// By the chance that the run goes out of memory: below a tenth, up to six tenths (also where a
+/// little more is expected than there is), or above.
 enum class MemoryVerdict : std::uint8_t { kFits, kTight, kDoesNotFit };
 /// "fits", "tight", "does not fit".
 std::string_view name_of(MemoryVerdict verdict);
 
 struct MemoryPrediction {
-  bool fits = false;               // what is expected; see verdict
+  bool fits = false;               // what is expected; for verbs see verdict
   Bytes peak_allocated_bytes = 0;  // as torch.cuda.max_memory_allocated; static stacks: the arenas
   Bytes peak_active_bytes = 0;     // and blocks that wait for another stream
   Bytes peak_reserved_bytes = 0;   // as torch.cuda.max_memory_reserved

@@ -112,8 +112,9 @@ std::optional<Plan> with_adapters(const Plan& plan, bool dense) {
 
 class Changer {
  public:
-  Changer(const sim::Job& job, const Plan& plan, ConfigFormat::Layers kind)
-      : job_(job), plan_(plan), trainer_(job.profile) {
+  Changer(const sim::Job& job, const Plan& plan, ConfigFormat::Layers kind,
+          sim::MemoryVerdict worst)
+      : job_(job), plan_(plan), worst_(worst), trainer_(job.profile) {
     trainer_.stack = profiles::load_stack(profiles::usual_fine_tuning_stack()).stack;
     const std::int64_t layers = job.model.layers;
     steps_ = {[layers, kind](const Plan& p) { return with_more_layers(p, layers, kind); },
@@ -185,7 +186,7 @@ class Changer {
     while (low < high) {
       const std::size_t middle = low + (high - low) / 2;
       std::optional<sim::Prediction> prediction = predicted(plans[middle]);
-      if (prediction && prediction->memory.fits) {
+      if (prediction && prediction->memory.verdict <= worst_) {
         found = std::move(prediction);
         high = middle;
       } else {
@@ -198,6 +199,7 @@ class Changer {
 
   const sim::Job& job_;
   const Plan& plan_;
+  sim::MemoryVerdict worst_;
   profiles::Profile trainer_;  // the job's with the usual framework of fine-tuning
   std::vector<Step> steps_;
   std::optional<sim::Prediction> best_;
@@ -230,8 +232,9 @@ std::vector<KnobChange> changes_between(const Plan& from, const Plan& to) {
 }
 
 std::optional<SmallestChange> smallest_change(const sim::Job& job, const Plan& plan,
-                                              ConfigFormat::Layers layers) {
-  return Changer(job, plan, layers).find();
+                                              ConfigFormat::Layers layers,
+                                              sim::MemoryVerdict worst) {
+  return Changer(job, plan, layers, worst).find();
 }
 
 }  // namespace shardwright::cli

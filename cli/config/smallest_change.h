@@ -26,12 +26,13 @@ struct KnobChange {
 
 struct SmallestChange {
   std::vector<KnobChange> changes;
-  sim::Prediction prediction;  // fits
+  sim::Prediction prediction;
 };
 
-/// None where no change of one or two knobs makes it fit.
+/// None where no change of one or two knobs makes it fit, or `worst` at worst.
 std::optional<SmallestChange> smallest_change(const sim::Job& job, const Plan& plan,
-                                              ConfigFormat::Layers layers);
+                                              ConfigFormat::Layers layers,
+                                              sim::MemoryVerdict worst = sim::MemoryVerdict::kFits);
 
 /// Knobs that differ, in the order of a plan file.
 std::vector<KnobChange> changes_between(const Plan& from, const Plan& to);

@@ -30,7 +30,7 @@ export function tiles(prediction) {
     tile('', 'a step', seconds(prediction.iteration_time_s), intervalWords(prediction)),
     tile('', 'tokens a second', grouped(prediction.tokens_per_s), `${grouped(prediction.tokens_per_gpu_s)} on each GPU`),
     tile('', 'MFU', percent(prediction.mfu, 1), `HFU ${percent(prediction.hfu, 1)}`),
-    tile(memory.fits ? verdictOf(memory) === 'tight' ? 'warn' : 'good' : 'bad', 'memory of a GPU', gib(memory.total_bytes), `${verdictOf(memory)}; ${gib(memory.usable_bytes)} usable`));
+    tile({fits: 'good', tight: 'warn'}[verdictOf(memory)] ?? 'bad', 'memory of a GPU', gib(memory.total_bytes), `${verdictOf(memory)}; ${gib(memory.usable_bytes)} usable`));
 }
 
 /** Days and dollars of a run: the program's, failures and what whole runs took elsewhere included. Null without tokens. */
@@ -66,7 +66,7 @@ function comparison(rows) {
     const before = of(other);
     return [what, write(of(one)), write(before), before > 0 ? signedPercent(of(one) / before - 1) : ''];
   });
-  results.push(['fits', one.memory.fits ? 'yes' : 'no', other.memory.fits ? 'yes' : 'no', '']);
+  results.push(['memory', verdictOf(one.memory), verdictOf(other.memory), '']);
   return table(['', rows[0].label, rows[1].label, 'difference'], [...differing, ...results], 'Two plans side by side');
 }
 

@@ -156,7 +156,7 @@ std::vector<std::string> explanation_sentences(const sim::Explanation& explanati
   if (std::string ties = ties_sentence(explanation.base); !ties.empty())
     sentences.push_back(std::move(ties));
   const std::vector<sim::Change> changes = by_reach(explanation.changes);
-  if (!explanation.base.memory.fits) {
+  if (explanation.base.memory.verdict == sim::MemoryVerdict::kDoesNotFit) {
     const auto saves = std::find_if(changes.begin(), changes.end(),
                                     [](const sim::Change& change) { return change.fits; });
     sentences.push_back(saves == changes.end()

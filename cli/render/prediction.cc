@@ -175,11 +175,13 @@ std::string category_words(int category) {
 std::string fit_words(const sim::MemoryPrediction& memory) {
   const Bytes spare = memory.usable_bytes - memory.total_bytes;
   if (memory.verdict == sim::MemoryVerdict::kTight) {
-    return fmt::format("tight: {} to spare, up to {} too much in the interval", bytes(spare),
+    return fmt::format("tight: {} {}, up to {} too much in the interval",
+                       bytes(spare < 0 ? -spare : spare), spare < 0 ? "too much" : "to spare",
                        bytes(memory.interval_bytes[1] - memory.usable_bytes));
   }
-  return spare >= 0 ? fmt::format("fits, {} to spare", bytes(spare))
-                    : fmt::format("does not fit, {} too much", bytes(-spare));
+  return memory.verdict == sim::MemoryVerdict::kFits
+             ? fmt::format("fits, {} to spare", bytes(spare))
+             : fmt::format("does not fit, {} too much", bytes(-spare));
 }
 
 std::string memory_table(const sim::Prediction& prediction, const Terminal& out) {
@@ -201,13 +203,15 @@ std::string memory_table(const sim::Prediction& prediction, const Terminal& out)
   table.add_row({"with the runtime",
                  bytes(memory.total_bytes),
                  {fmt::format("of {}: {}", bytes(memory.usable_bytes), fit_words(memory)),
-                  memory.fits ? Style::kGreen : Style::kRed}});
+                  memory.verdict == sim::MemoryVerdict::kDoesNotFit ? Style::kRed
+                  : memory.verdict == sim::MemoryVerdict::kTight    ? Style::kYellow
+                                                                    : Style::kGreen}});
   return table.render(out);
 }
 
 /// That the plan does not run comes before how fast it would be; empty where it fits.
 std::string misfit_words(const sim::MemoryPrediction& memory, const Terminal& out) {
-  if (memory.fits) return "";
+  if (memory.verdict != sim::MemoryVerdict::kDoesNotFit) return "";
   const std::string sentence = fmt::format(
       "Does not fit: a GPU would need {} of its {}; the times are those of a GPU that had them.",
       bytes(memory.total_bytes), bytes(memory.usable_bytes));
@@ -316,9 +320,10 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
   row("with the runtime", [](const auto& p) { return Cell(bytes(p.memory.total_bytes)); });
   row(fmt::format("fits {}", bytes(predictions.front().memory.usable_bytes)), [](const auto& p) {
     return p.memory.verdict == sim::MemoryVerdict::kTight ? Cell("tight", Style::kYellow)
-           : p.memory.fits                                ? Cell("yes", Style::kGreen)
-                           : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
-                                  Style::kRed);
+           : p.memory.verdict == sim::MemoryVerdict::kFits
+               ? Cell("yes", Style::kGreen)
+               : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
+                      Style::kRed);
   });
   std::string text = what_is_trained(inputs, predictions.front().plan, out) + "\n";
   for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))

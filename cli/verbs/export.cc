@@ -119,7 +119,9 @@ class ExportVerb : public Verb {
     sentences.push_back(
         fmt::format("Predicted for {} with these settings ({}, framework {}): {}{}.", trainer.title,
                     plan_words(run.plan), run.plan.stack, need_words(run),
-                    run.memory.fits ? "" : ", which does not fit"));
+                    run.memory.verdict == sim::MemoryVerdict::kDoesNotFit ? ", which does not fit"
+                    : run.memory.verdict == sim::MemoryVerdict::kTight    ? ", which is tight"
+                                                                          : ""));
     return sentences;
   }
 

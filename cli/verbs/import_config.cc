@@ -41,6 +41,9 @@ struct Import {
   std::optional<SmallestChange> fix;
 
   const Plan& plan() const { return job.plans.front(); }
+  sim::MemoryVerdict verdict() const {
+    return prediction ? prediction->memory.verdict : sim::MemoryVerdict::kDoesNotFit;
+  }
 };
 
 /// The key of the file that a knob came from, or "".
@@ -55,7 +58,7 @@ std::string memory_of(const sim::Prediction& prediction) {
   return fmt::format("{:.1f} of {:.1f} GiB, {}",
                      static_cast<double>(prediction.memory.total_bytes) / (1 << 30),
                      static_cast<double>(prediction.memory.usable_bytes) / (1 << 30),
-                     prediction.memory.fits ? "fits" : "does not fit");
+                     name_of(prediction.memory.verdict));
 }
 
 std::string change_words(const ImportedConfig& config, const KnobChange& change) {
@@ -97,7 +100,7 @@ class ImportConfigVerb : public Verb {
     } catch (const InvalidPlan& error) {
       import.refusal = error.what();
     }
-    const bool fits = import.prediction && import.prediction->memory.fits;
+    const bool fits = import.verdict() == sim::MemoryVerdict::kFits;
     if (fix_ && import.prediction && !fits)
       import.fix = smallest_change(import.job, import.plan(), import.format->layers);
     if (!out_.empty()) write(import, context);
@@ -239,7 +242,7 @@ class ImportConfigVerb : public Verb {
         words.push_back(change_words(config, change));
       say(fmt::format("Smallest change that fits: {}; then {}.", fmt::join(words, ", "),
                       cost_of(import.fix->prediction)));
-    } else if (fix_ && import.prediction && import.prediction->memory.fits) {
+    } else if (fix_ && import.verdict() == sim::MemoryVerdict::kFits) {
       say("It fits as it is.");
     }
   }

@@ -90,25 +90,16 @@ class ImportMemoryVerb : public Verb {
         std::max(1.0, static_cast<double>(held.needed) / static_cast<double>(memory.total_bytes));
     held.fits = held.needed <= held.capacity && !seen.refused;
     if (held.fits) return held;
-    // Other plans are taken to need as much more than predicted as this one did, and to leave what
-    // the interval of memory asks for: a plan that fits by a hair fails in every second case.
-    const auto capacity_share = [&](double headroom) {
-      return static_cast<double>(held.capacity) / static_cast<double>(memory.usable_bytes) /
-             held.excess * (1 - headroom);
-    };
-    const auto on_share = [&](double share) {
-      sim::Job smaller = held.job;
-      const auto bytes = static_cast<double>(smaller.profile.cluster.gpu.memory_bytes);
-      smaller.profile.cluster.gpu.memory_bytes = static_cast<Bytes>(bytes * share);
-      return smallest_change(smaller, plan, ConfigFormat::Layers::kAny);
-    };
+    // Other plans are taken to need as much more than predicted as this one did.
+    sim::Job smaller = held.job;
+    Bytes& bytes = smaller.profile.cluster.gpu.memory_bytes;
+    bytes = static_cast<Bytes>(static_cast<double>(bytes) * static_cast<double>(held.capacity) /
+                               static_cast<double>(memory.usable_bytes) / held.excess);
     held.headroom = sim::asked_headroom(held.job.profile, plan.gpus);
-    held.fix = on_share(capacity_share(held.headroom));
-    held.fix_verdict = sim::MemoryVerdict::kFits;
-    if (!held.fix) {
-      held.fix = on_share(capacity_share(0));
-      held.fix_verdict = sim::MemoryVerdict::kTight;
+    for (const sim::MemoryVerdict worst : {sim::MemoryVerdict::kFits, sim::MemoryVerdict::kTight}) {
+      if (!held.fix) held.fix = smallest_change(smaller, plan, ConfigFormat::Layers::kAny, worst);
     }
+    if (held.fix) held.fix_verdict = held.fix->prediction.memory.verdict;
     return held;
   }
 

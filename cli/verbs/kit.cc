@@ -71,9 +71,11 @@ class KitVerb : public Verb {
       for (const std::string& line : wrap(text, context.err.columns))
         fmt::print(messages(), "{}\n", line);
     }
-    if (!as_run.prediction->memory.fits) {
-      fmt::print(messages(), "note: {} does not fit with these settings: {:.1f} of {:.1f} GiB.\n",
+    if (const auto verdict = as_run.prediction->memory.verdict;
+        verdict != sim::MemoryVerdict::kFits) {
+      fmt::print(messages(), "note: {} {} with these settings: {:.1f} of {:.1f} GiB.\n",
                  printable(job.model_name, context.err.utf8),
+                 verdict == sim::MemoryVerdict::kTight ? "is tight" : "does not fit",
                  static_cast<double>(as_run.prediction->memory.total_bytes) / (1 << 30),
                  static_cast<double>(as_run.prediction->memory.usable_bytes) / (1 << 30));
     }

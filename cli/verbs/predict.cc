@@ -128,8 +128,9 @@ class PredictVerb : public Verb {
   }
 
   static bool any_fits(const std::vector<sim::Prediction>& predictions) {
-    return std::any_of(predictions.begin(), predictions.end(),
-                       [](const sim::Prediction& prediction) { return prediction.memory.fits; });
+    return std::any_of(predictions.begin(), predictions.end(), [](const sim::Prediction& one) {
+      return one.memory.verdict != sim::MemoryVerdict::kDoesNotFit;
+    });
   }
 
   void print_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,

@@ -44,7 +44,7 @@ class Trials {
     Plan changed = plan_;
     change(changed);
     try {
-      return predictor_.predict(changed).memory.fits;
+      return predictor_.predict(changed).memory.verdict != MemoryVerdict::kDoesNotFit;
     } catch (const InvalidPlan&) {
       return std::nullopt;
     }
@@ -62,7 +62,8 @@ class Trials {
       const Prediction changed = predict_changed();
       changes_.push_back({kind, std::move(what), std::move(also), changed.time.iteration_s,
                           changed.time.tokens_per_s / base_.time.tokens_per_s - 1,
-                          changed.memory.total_bytes, changed.memory.fits});
+                          changed.memory.total_bytes,
+                          changed.memory.verdict != MemoryVerdict::kDoesNotFit});
     } catch (const InvalidPlan&) {  // this plan does not admit the change
     }
   }
@@ -216,7 +217,8 @@ Explanation explain(Predictor& predictor, const Plan& plan) {
   if (predictor.schedule() != nullptr) result.parts = part_times(*predictor.schedule(), timeline);
 
   Trials trials(predictor, plan, result.base);
-  try_plans(trials, predictor.model(), plan, result.base.memory.fits);
+  try_plans(trials, predictor.model(), plan,
+            result.base.memory.verdict != MemoryVerdict::kDoesNotFit);
   try_software(trials, plan, predictor.profile().cluster.gpu);
   try_hardware(trials, plan, predictor.profile().cluster);
   result.changes = std::move(trials).ranked();

@@ -14,13 +14,13 @@ double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
   const double framework =
       std::max(0.0, usable - static_cast<double>(profile.cluster.gpu.runtime_bytes));
   if (usable <= 0) return 0;
-  // Of the interval's two ends the upper one is rounded to bytes.
+  // What is needed is rounded to bytes.
   constexpr double kByte = 1;
   const double model_parallel = profiles::model_parallel_uncertainty().memory_half_width;
   const double half_width = profile.stack.parallel.megatron && model_parallel > 0
                                 ? model_parallel
                                 : memory_widths(profile).more;
-  const double shrink = -portable_expm1(-half_width);
+  const double shrink = -portable_expm1(-kTenthBeyond * half_width);
   return shrink > 0 ? std::min(0.99, (framework * shrink + kByte) / usable) : 0;
 }
 

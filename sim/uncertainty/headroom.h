@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a plan should leave so that it fits also where its memory is at the upper end of
-// its interval.
+// How much memory a plan should leave so that it runs out of it in one case of ten at most.
 #pragma once
 
 #include <cstdint>

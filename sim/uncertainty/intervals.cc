@@ -160,9 +160,10 @@ void set_memory_interval(MemoryPrediction& memory, const profiles::MemoryWidths&
                           : widths.less;
   memory.interval_bytes[0] = at(-less);
   memory.interval_bytes[1] = at(widths.more);
-  memory.verdict = !memory.fits                                      ? MemoryVerdict::kDoesNotFit
-                   : memory.interval_bytes[1] <= memory.usable_bytes ? MemoryVerdict::kFits
-                                                                     : MemoryVerdict::kTight;
+  memory.verdict = at(kTenthBeyond * widths.more) <= memory.usable_bytes ? MemoryVerdict::kFits
+                   : at(-kSixTenthsBeyond * less) <= memory.usable_bytes
+                       ? MemoryVerdict::kTight
+                       : MemoryVerdict::kDoesNotFit;
 }
 
 }  // namespace shardwright::sim

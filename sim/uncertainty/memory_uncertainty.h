@@ -40,6 +40,11 @@ MemoryCoverage memory_coverage(const std::vector<PeakError>& errors, double leve
 /// Records that peaks of this stack (its family's name) were measured.
 void add_measured_software(profiles::Uncertainty& uncertainty, const std::string& stack);
 
+/// Shares of a side's width at the published level of 90 %: beyond them lie a tenth, on the side of
+/// more, and six tenths, on that of less, of what a run may need, were errors normal. In between a
+/// plan is tight.
+inline constexpr double kTenthBeyond = 0.779, kSixTenthsBeyond = 0.154;
+
 /// Those of the profile's software. Static memory, which is planned to the byte and tested to be,
 /// takes those of measured software.
 const profiles::MemoryWidths& memory_widths(const profiles::Profile& profile);

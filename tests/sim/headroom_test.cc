@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "sim/predict.h"
+#include "sim/uncertainty/intervals.h"
+#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
 namespace {
@@ -16,16 +18,43 @@ profiles::Profile some_profile(double memory_half_width) {
   return profile;
 }
 
-// A plan that leaves what is asked has the verdict "fits", one byte more has "tight".
+// A plan that leaves what is asked has the verdict "fits", three bytes more have "tight".
 TEST(Headroom, IsWhereTheVerdictChanges) {
   for (const double width : {0.005, 0.05, 0.3}) {
     const profiles::Profile profile = some_profile(width);
     const auto usable = static_cast<double>(profile.cluster.memory_bytes_per_rank(8));
     const double allowed = usable * (1 - asked_headroom(profile, 8));
     const auto runtime = static_cast<double>(profile.cluster.gpu.runtime_bytes);
-    EXPECT_LE((allowed - runtime) * std::exp(width) + runtime, usable);
-    EXPECT_GT((allowed + 3 - runtime) * std::exp(width) + runtime, usable);
+    const auto verdict = [&](double total) {
+      MemoryPrediction memory;
+      memory.usable_bytes = static_cast<Bytes>(usable);
+      memory.runtime_bytes = static_cast<Bytes>(runtime);
+      memory.total_bytes = static_cast<Bytes>(total);
+      set_memory_interval(memory, memory_widths(profile));
+      return memory.verdict;
+    };
+    EXPECT_EQ(verdict(allowed), MemoryVerdict::kFits);
+    EXPECT_EQ(verdict(allowed + 3), MemoryVerdict::kTight);
   }
+}
+
+TEST(Headroom, TightBeginsAndEndsWhereTheWidthsSay) {
+  MemoryPrediction memory;
+  memory.usable_bytes = 1'000'000'000;
+  const auto verdict = [&](double log_room) {
+    memory.total_bytes = static_cast<Bytes>(1e9 * std::exp(-log_room));
+    set_memory_interval(memory, {.more = 0.1, .less = 0.2});
+    return memory.verdict;
+  };
+  EXPECT_EQ(verdict(0.1 * kTenthBeyond + 1e-6), MemoryVerdict::kFits);
+  EXPECT_EQ(verdict(0.1 * kTenthBeyond - 1e-6), MemoryVerdict::kTight);
+  EXPECT_EQ(verdict(-0.2 * kSixTenthsBeyond + 1e-6), MemoryVerdict::kTight);
+  EXPECT_EQ(verdict(-0.2 * kSixTenthsBeyond - 1e-6), MemoryVerdict::kDoesNotFit);
+  const auto beyond = [](double share) {  // of a normal distribution, 95 % of it below 1
+    return 0.5 * std::erfc(share * 1.6448536 / std::sqrt(2));
+  };
+  EXPECT_NEAR(beyond(kTenthBeyond), 0.1, 1e-3);
+  EXPECT_NEAR(beyond(-kSixTenthsBeyond), 0.6, 1e-3);
 }
 
 TEST(Headroom, IsNoneWhereNoIntervalIsKnown) {

@@ -22,11 +22,13 @@ std::string tile(std::string_view what, std::string_view value, std::string_view
 
 std::string memory_tile(const sim::MemoryPrediction& memory) {
   const Bytes spare = memory.usable_bytes - memory.total_bytes;
-  return tile("Memory of a GPU", memory.fits ? "fits" : "does not fit",
+  return tile("Memory of a GPU", name_of(memory.verdict),
               fmt::format("{} {}: {} of {}", bytes(spare < 0 ? -spare : spare),
                           spare < 0 ? "too much" : "to spare", bytes(memory.total_bytes),
                           bytes(memory.usable_bytes)),
-              memory.fits ? "good" : "bad");
+              memory.verdict == sim::MemoryVerdict::kDoesNotFit ? "bad"
+              : memory.verdict == sim::MemoryVerdict::kTight    ? "warn"
+                                                                : "good");
 }
 
 std::string money_tile(const Cluster& cluster, const sim::Prediction& prediction) {
