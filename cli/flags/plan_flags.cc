@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/flags/changed_plan.h"
+#include "cli/machine/host_profile.h"
 #include "profiles/ledger/software_settings.h"
 #include "profiles/ledger/usual_stack.h"
 #include "profiles/node_network.h"
@@ -140,6 +141,11 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   require("--model", flags.model, file.model, "llama-3-70b");
   require("--cluster", flags.cluster, file.cluster, "dgx-h100");
   sim::Job job = sim::job_of(file, flags.plan_file.value_or(""), flags.model, flags.cluster);
+#ifndef SHARDWRIGHT_PLANNER_ONLY
+  // The machine that this runs on, as `run` predicts its steps.
+  if (job.cluster_name == kHostCluster && (flags.cluster || file.cluster_file.empty()))
+    job.cluster_file = host_cluster();
+#endif
   Plan plan = file.plan;
   check_task(flags.task, flags.knobs);
   if (!planned) {

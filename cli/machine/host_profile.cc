@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/machine/host_profile.h"
 
+#include <utility>
+
 #include "cli/machine/processor.h"
-#include "profiles/cost_fields.h"
 #include "sim/calibrate/gather.h"
 
 namespace shardwright::cli {
 
-profiles::Profile host_profile(int threads, const std::vector<std::string>& overrides) {
-  profiles::Profile profile = profiles::load_profile(kHostCluster, "native");
+profiles::ClusterFile host_cluster(int threads) {
+  profiles::ClusterFile host = profiles::load_cluster(kHostCluster);
+  const Processor processor = this_processor();
   profiles::ObservationSource here;
-  here.sm_count = threads;
-  here.memory_bytes = this_processor().memory_bytes;
-  sim::adopt_processor({here}, "", profile);
-  for (const std::string& key_value : overrides) profiles::override_value(profile, key_value);
-  profiles::follow_gpu(profile.cost, profile.cluster.gpu);
-  return profile;
+  here.file = "this machine";
+  here.gpu = processor.name;
+  here.sm_count = threads > 0 ? threads : processor.cores;
+  here.memory_bytes = processor.memory_bytes;
+  profiles::Profile generic = profiles::load_profile(kHostCluster, "native");
+  for (profiles::SetEntry& entry : sim::adopt_processor({here}, "", generic))
+    host.set.push_back(std::move(entry));
+  return host;
+}
+
+profiles::Profile host_profile(int threads, const std::vector<std::string>& overrides) {
+  return profiles::make_profile(host_cluster(threads), profiles::load_stack("native"), overrides);
 }
 
 profiles::Profile virtual_profile(const std::string& network) {

@@ -12,8 +12,10 @@ namespace shardwright::cli {
 
 inline constexpr const char* kHostCluster = "host";
 
-/// The shipped host with `threads` cores and this machine's memory, rates being what they are for
-/// each core, and the native stack; `overrides` after that. Throws Error.
+/// The shipped host with `threads` cores (0: all that there are) and this machine's memory, rates
+/// being what they are for each core. Throws Error.
+profiles::ClusterFile host_cluster(int threads = 0);
+/// The same with the native stack; `overrides` after that.
 profiles::Profile host_profile(int threads, const std::vector<std::string>& overrides = {});
 
 /// Ranks that have a core each, and links: those of `run --clock virtual`.

@@ -63,11 +63,9 @@ std::vector<profiles::SetEntry> adopt_processor(
       std::find_if(sources.begin(), sources.end(), [](const auto& s) { return s.sm_count > 0; });
   if (known == sources.end() || known->sm_count > 1 << 16) return set;
   const auto entry = [&](const char* path, const auto& value, const std::string& source) {
-    set.push_back({path,
-                   nlohmann::ordered_json{
-                       {"value", value}, {"source", source}, {"confidence", "high"}, {"date", date}}
-                       .dump(),
-                   "", ""});
+    nlohmann::ordered_json json{{"value", value}, {"source", source}, {"confidence", "high"}};
+    if (!date.empty()) json["date"] = date;
+    set.push_back({path, json.dump(), "", ""});
   };
   const std::string from = fmt::format("{}, as {} says", known->gpu, known->file);
   if (known->sm_count != gpu.sm_count) {
