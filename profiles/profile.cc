@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "profiles/cost_fields.h"
+#include "profiles/data_file.h"
 #include "profiles/gpu_costs_of.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/nearest.h"
@@ -34,6 +35,24 @@ const Field& require_field(const FieldList& fields, std::string_view path, std::
   if (field != nullptr) return *field;
   throw Error(fmt::format("{}: '{}' is not a value of the profile; the nearest are {}", where, path,
                           fmt::join(nearest_few(path, fields.paths(), 3), ", ")));
+}
+
+/// Between GPUs of the node that its costs are of; 0 where nobody knows.
+double usual_link(const GpuFile& gpu) {
+  const std::vector<std::string> shipped = shipped_names(DataKind::kCluster);
+  const bool known = !gpu.gpu.is_processor() &&
+                     std::find(shipped.begin(), shipped.end(), gpu.usual_cluster) != shipped.end();
+  return known ? load_cluster(gpu.usual_cluster).cluster.intra_link_bytes_per_s : 0;
+}
+
+/// What crosses the links of a node that are `after` where they were `before` is as much faster.
+void follow_link(GpuCost& cost, double before, double after) {
+  if (before <= 0 || after <= 0 || before == after) return;
+  CollectiveParams& c = cost.collectives.values;
+  for (double* rate :
+       {&c.ll.bytes_per_s, &c.ll128.bytes_per_s, &c.simple.bytes_per_s, &c.nvls_simple.bytes_per_s,
+        &cost.exchange.values.bytes_per_s, &cost.dispatch.values.link_bytes_per_s})
+    *rate *= after / before;
 }
 
 /// "set" of a cluster file: the same paths as --set, with values as in data files.
@@ -98,6 +117,8 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   for (const Field& field : fields_of(profile).fields()) {
     profile.origins.try_emplace(field.path, Origin{"not given: the program's default", "", ""});
   }
+  if (cluster.described_by != cluster.gpu.usual_cluster)
+    follow_link(profile.cost, usual_link(cluster.gpu), cluster.cluster.intra_link_bytes_per_s);
   for (const SetEntry& entry : cluster.set) {
     if (entry.only_for_stack.empty() || entry.only_for_stack == stack.stack.id) {
       apply(entry, profile);
@@ -116,7 +137,10 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
     for (const AnchorStep& anchor : cluster.calibration->anchors)
       if (same_stack) profile.anchored_models.push_back(anchor.model);
   }
+  const double given = profile.cluster.intra_link_bytes_per_s;
   for (const std::string& key_value : overrides) override_value(profile, key_value);
+  if (!profile.cluster.gpu.is_processor())
+    follow_link(profile.cost, given, profile.cluster.intra_link_bytes_per_s);
   check_cluster(profile.cluster, "cluster " + profile.cluster.id);
   follow_gpu(profile.cost, profile.cluster.gpu);
   profile.attention();
