@@ -45,6 +45,12 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
         fmt::format("{}, which the framework {} does not do, expected a stack such as {}", lacks,
                     stack.id, stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
   }
+  if (plan.numerics.quantize != Quantize::kNone && stack.parallel.megatron) {
+    throw Error(
+        fmt::format("quantize is {}, which the framework {} does not do, expected none or a "
+                    "stack such as hf-trainer",
+                    name_of(plan.numerics.quantize), stack.id));
+  }
   const Cluster& cluster = profile.cluster;
   if (cluster.devices_per_node > 0) {
     const bool runs_here = cluster.gpu.is_processor() && stack.id == "native";

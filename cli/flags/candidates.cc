@@ -48,7 +48,7 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
     candidates.searched.push_back(
         profile_of(job, profiles::usual_model_parallel_stack(), request.gpus));
   }
-  if (moe && !asked && !named.stack.parallel.megatron)
+  if (moe && !asked && !named.stack.parallel.megatron && !fine_tunes(flags.task, flags.knobs))
     candidates.refusal = "its engine predicts no experts";
   if (!is_named && !asked && !moe && is_trained_family(job.model.family) &&
       named.stack.id != kNative) {

@@ -123,7 +123,8 @@ namespace {
 
 /// Flags alone move nobody to another framework as long as the usual one does what they ask for.
 bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::string& stack) {
-  if (model.is_moe()) return false;
+  const bool fine_tunes = stack == profiles::usual_fine_tuning_stack();
+  if (model.is_moe() && !fine_tunes) return false;
   Plan asked;
   take_parallelism(knobs.parallel, asked);
   const auto of_megatron = [](Strategy strategy) {

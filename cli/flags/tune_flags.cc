@@ -173,9 +173,6 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   request.allowed_precisions = flags.allowed_precisions;
   request.allowed_optimizers = flags.allowed_optimizers;
   request.allow_software = flags.allow_software;
-  const bool one = request.gpus == 1 && !job.profile.stack.parallel.megatron;
-  if (one && request.parallel.lora && request.strategies.empty())
-    request.strategies = {Strategy::kSingle};
   const bool batch_is_given =
       flags.global_batch || flags.plan.plan_file || (knobs.micro_batch && knobs.grad_accum);
   if (fine_tunes(flags.plan.task, knobs) && !batch_is_given)

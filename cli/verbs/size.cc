@@ -19,6 +19,7 @@
 #include "cli/render/words/job_notes.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
+#include "profiles/ledger/usual_stack.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/hf/config.h"
 #include "tuner/runs/same_model.h"
@@ -138,10 +139,12 @@ class SizeVerb : public Verb {
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
-    report.offers =
-        tuner::load_offers(cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides,
-                           flags_.prices.given, flags_.price_kind, flags_.prices.imported(),
-                           {flags_.plan.node_network, flags_.plan.power_limit_watts});
+    std::optional<std::string> stack = flags_.plan.stack;
+    if (!stack && fine_tunes(flags_.plan.task, flags_.plan.knobs))
+      stack = profiles::usual_fine_tuning_stack();
+    report.offers = tuner::load_offers(
+        cluster_names(flags_), stack, flags_.plan.overrides, flags_.prices.given, flags_.price_kind,
+        flags_.prices.imported(), {flags_.plan.node_network, flags_.plan.power_limit_watts});
     // Nobody should be told to buy what nobody measured; whoever names it is answered.
     if (!flags_.plan.cluster && flags_.clusters.value_or("all") == "all") {
       for (tuner::Offer& offer : report.offers) offer.shown_only = tuner::estimate_only(offer);

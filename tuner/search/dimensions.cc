@@ -145,6 +145,7 @@ std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) 
 std::vector<Strategy> strategies_beside(const Request& request, const Stack& stack) {
   if (!request.strategies.empty()) return request.strategies;
   if (stack.parallel.megatron) return {Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp};
+  if (request.gpus == 1) return {Strategy::kSingle};
   return {Strategy::kFsdp2, Strategy::kFsdp2NoReshard};
 }
 

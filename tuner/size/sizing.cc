@@ -200,8 +200,11 @@ class Sweeper {
     const bool chosen = chooses_batch(job_);
     const std::vector<double> caps =
         chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
-    if (!is_plain(offers_[task.offer]))
-      candidates.refusal = {task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
+    if (!is_plain(offers_[task.offer])) {
+      candidates.refusal = {
+          task.offer, task.gpus, Lack::kOther,
+          fmt::format("the framework {} has no such plan", offers_[task.offer].profile.stack.id)};
+    }
     std::set<std::optional<std::int64_t>> tried;
     for (const double cap : caps) {
       if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, candidates);
@@ -294,7 +297,8 @@ class Sweeper {
            !asks_for_model_parallel(job_.fixed);
   }
   bool is_model_parallel(const Task& task) const {
-    return offers_[task.offer].model_parallel && task.gpus > 1 &&
+    const Offer& offer = offers_[task.offer];
+    return offer.model_parallel && (task.gpus > 1 || !is_plain(offer)) &&
            (asks_for_model_parallel(job_.fixed) || !asks_for_data_parallel(job_.fixed));
   }
 
