@@ -181,14 +181,7 @@ class TuneVerb : public Verb {
       tuning = search(question, candidates.frameworks(flags_.headroom, question.request.gpus),
                       limit.flag(), simulators, context);
     } else {
-      const FrameworkPlan& best = best_of_frameworks(plans);
-      question.request = tuner::request_of(best.asked[best.found.index]);
-      question.request.stack = best.profile.stack.id;
-      question.criteria.headroom = best.headroom;
-      question.job.profile = best.profile;
-      for (std::string& value : overrides_of(*best.framework))
-        question.job.overrides.push_back(std::move(value));
-      tuning = search(question, frameworks_for(best), limit.flag(), simulators, context);
+      tuning = answer_in(best_of_frameworks(plans), question, limit.flag(), simulators, context);
     }
     if (tuning.stopped) return tuning;
     if (tuning.top.empty()) {
@@ -196,13 +189,49 @@ class TuneVerb : public Verb {
     } else {
       std::vector<const ToldFramework*> all;
       for (const ToldFramework& framework : told_frameworks()) all.push_back(&framework);
-      for (FrameworkPlan& plan : framework_plans(job, asked, all, frameworks)) {
+      std::vector<FrameworkPlan> told = framework_plans(job, asked, all, frameworks);
+      const bool named = question.told || flags_.plan.stack || flags_.plan.plan_file;
+      const FrameworkPlan* faster = named ? nullptr : faster_framework(told, tuning.top.front());
+      if (faster != nullptr) {
+        question.told = true;
+        tuning = answer_in(*faster, question, limit.flag(), simulators, context);
+        if (tuning.stopped) return tuning;
+      }
+      for (FrameworkPlan& plan : told) {
         question.frameworks.push_back(
             {std::string(plan.framework->name), std::string(plan.framework->title),
              std::move(plan.found.best), overrides_of(*plan.framework), plan.found.refusal});
       }
     }
     return tuning;
+  }
+
+  /// Some frameworks can be told what no search unasked looks at. This project's own, which has
+  /// never run on a GPU, is no answer there, and no other is on a processor.
+  static const FrameworkPlan* faster_framework(const std::vector<FrameworkPlan>& plans,
+                                               const tuner::Found& answer) {
+    constexpr double kRounding = 1 - 1e-9;
+    const FrameworkPlan* best = nullptr;
+    for (const FrameworkPlan& plan : plans) {
+      if (!plan.found.best || plan.profile.cluster.gpu.is_processor()) continue;
+      if (plan.profile.stack.id == "native") continue;
+      const double least = best == nullptr ? answer.score * kRounding : best->found.best->score;
+      if (plan.found.best->score < least) best = &plan;
+    }
+    return best;
+  }
+
+  /// The whole answer about one framework; the question becomes that of its plans.
+  tuner::Tuning answer_in(const FrameworkPlan& best, TuningQuestion& question,
+                          const std::atomic<bool>& stop, tuner::SimulatorPool& simulators,
+                          const Context& context) const {
+    question.request = tuner::request_of(best.asked[best.found.index]);
+    question.request.stack = best.profile.stack.id;
+    question.criteria.headroom = best.headroom;
+    question.job.profile = best.profile;
+    for (std::string& value : overrides_of(*best.framework))
+      question.job.overrides.push_back(std::move(value));
+    return search(question, frameworks_for(best), stop, simulators, context);
   }
 
   tuner::Tuning search(const TuningQuestion& question, const tuner::Frameworks& frameworks,
