@@ -2,6 +2,7 @@
 // Guards the training loop: when it saves, what it writes of its steps, and how it ends.
 #include "exec/train/trainer.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -9,6 +10,7 @@
 #include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "exec/train/resume.h"
 #include "tests/exec/train_fixture.h"
@@ -212,6 +214,20 @@ TEST_F(TrainerTest, StopsOrSkipsBadStepsAndStopsWhenAsked) {
   const Outcome interrupted = run("interrupted", plan, options_);
   EXPECT_TRUE(interrupted.result.interrupted);
   EXPECT_EQ(interrupted.result.saved_step, 1);
+}
+
+TEST_F(TrainerTest, EvaluatesToTheSameBitsOnAnyNumberOfRanks) {
+  options_.lr.total_steps = options_.lr.warmup_steps = 1;
+  options_.eval_sequences = 23;
+  std::optional<double> alone;
+  for (const std::int64_t ranks : {1, 2, 3, 4, 6}) {
+    const Strategy strategy = ranks > 1 ? Strategy::kYafsdp : Strategy::kSingle;
+    const Outcome outcome =
+        run(fmt::format("{}", ranks), tiny_plan(strategy, ranks, 12 / ranks), options_);
+    ASSERT_TRUE(outcome.result.eval_loss);
+    if (!alone) alone = outcome.result.eval_loss;
+    EXPECT_EQ(*outcome.result.eval_loss, *alone) << ranks;
+  }
 }
 
 TEST_F(TrainerTest, MetricsAreOneLineAStepAlsoAfterResuming) {
