@@ -44,7 +44,7 @@ class Trials {
     Plan changed = plan_;
     change(changed);
     try {
-      return predictor_.predict(changed).memory.verdict != MemoryVerdict::kDoesNotFit;
+      return predictor_.predict(changed).memory.verdict == MemoryVerdict::kFits;
     } catch (const InvalidPlan&) {
       return std::nullopt;
     }
@@ -217,8 +217,7 @@ Explanation explain(Predictor& predictor, const Plan& plan) {
   if (predictor.schedule() != nullptr) result.parts = part_times(*predictor.schedule(), timeline);
 
   Trials trials(predictor, plan, result.base);
-  try_plans(trials, predictor.model(), plan,
-            result.base.memory.verdict != MemoryVerdict::kDoesNotFit);
+  try_plans(trials, predictor.model(), plan, result.base.memory.verdict == MemoryVerdict::kFits);
   try_software(trials, plan, predictor.profile().cluster.gpu);
   try_hardware(trials, plan, predictor.profile().cluster);
   result.changes = std::move(trials).ranked();

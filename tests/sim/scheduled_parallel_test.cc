@@ -91,31 +91,6 @@ TEST(ScheduledParallel, PartsOfTheStepAndOfItsCommunicationAddUp) {
   }
 }
 
-// A choice of sequence parallelism changes nothing with one tensor rank, but it sends the layers
-// through the writer that knows tensor parallelism.
-TEST(ScheduledParallel, BothWritersOfALayerAgreeWithinAPercent) {
-  const Model model = eight_layers();
-  for (const char* stack : {"torch-compile", "torch-eager"}) {
-    const profiles::Profile profile = profiles::load_profile("dgx-h100", stack);
-    Predictor predictor(model, profile);
-    for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kFsdp1,
-                                    Strategy::kFsdp2, Strategy::kYafsdp}) {
-      for (const std::int64_t recomputed : {0, 8}) {
-        Plan plan = torch_plan(strategy, 1);
-        plan.stack = stack;
-        plan.ckpt_layers = recomputed;
-        if (recomputed > 0) plan.recompute = Recompute::kFull;
-        const double programs = predictor.predict(plan).time.iteration_s;
-        plan.parallel.sp = false;
-        ASSERT_FALSE(beyond_data_parallel(plan).empty());
-        const double lists = predictor.predict(plan).time.iteration_s;
-        EXPECT_NEAR(lists, programs, 0.015 * programs)
-            << stack << " " << name_of(strategy) << " " << recomputed;
-      }
-    }
-  }
-}
-
 TEST(ScheduledParallel, TheLeastTimeIsOne) {
   Predictor predictor(eight_layers(), compiled());
   double closest = 0;
