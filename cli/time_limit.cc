@@ -9,10 +9,10 @@
 namespace shardwright::cli {
 
 TimeLimit::TimeLimit(const std::atomic<bool>& wish, std::optional<double> seconds) : wish_(wish) {
-  if (!seconds) return;
   try {
-    thread_ = std::thread([this, limit = *seconds] { watch(limit); });
+    thread_ = std::thread([this, seconds] { watch(seconds); });
   } catch (const std::system_error&) {  // as within a page
+    if (!seconds) return;
     throw Error("--time-limit needs a thread, and none can be started here.",
                 ExitCode::kMissingDevice);
   }
@@ -27,15 +27,19 @@ TimeLimit::~TimeLimit() {
   if (thread_.joinable()) thread_.join();
 }
 
-void TimeLimit::watch(double seconds) {
+void TimeLimit::watch(std::optional<double> seconds) {
   using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  using Seconds = std::chrono::duration<double>;
+  constexpr Seconds kGrace{0.7};
+  constexpr std::chrono::milliseconds kLook{20};
+  const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
-  while (!over_ && !wish_ && Clock::now() < end)
-    ended_.wait_for(lock, std::chrono::milliseconds(20));
-  if (over_) return;
-  passed_ = !wish_;
-  flag_ = true;
+  while (!over_ && !wish_ && !(seconds && Clock::now() - begin >= Seconds(*seconds)))
+    ended_.wait_for(lock, kLook);
+  flag_ = !over_;
+  for (const auto since = Clock::now(); !over_ && Clock::now() - since < kGrace;)
+    ended_.wait_for(lock, kLook);
+  last_flag_ = !over_;
 }
 
 }  // namespace shardwright::cli

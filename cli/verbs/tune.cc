@@ -75,10 +75,7 @@ class TuneVerb : public Verb {
     const Plan given = job.plans.front();
     question.job = std::move(job);
     question.job.plans.clear();
-    const sim::Job asked_job = question.job;
     tuner::Tuning tuning = answer(question, context);
-    if (tuning.top.empty() && tuning.advice && !tuning.stopped)
-      complete_ways(asked_job, question, tuning);
     if (flags_.plan.plan_file) question.given = judged(question, given);
     if (tuning.profile) question.job.profile = *tuning.profile;
 
@@ -119,8 +116,10 @@ class TuneVerb : public Verb {
     return frameworks;
   }
 
-  FrameworkSearch framework_search(const TuningQuestion& question) const {
+  FrameworkSearch framework_search(const TuningQuestion& question, const TimeLimit& limit) const {
     FrameworkSearch search;
+    search.options.stop = &limit.flag();
+    search.options.give_up = &limit.last_flag();
     search.options.criteria = question.criteria;
     search.options.threads = static_cast<int>(flags_.threads);
     search.headroom = flags_.headroom;
@@ -165,8 +164,7 @@ class TuneVerb : public Verb {
   tuner::Tuning answer(TuningQuestion& question, const Context& context) const {
     const Interrupt interrupt;
     const TimeLimit limit(interrupt.flag(), flags_.time_limit);
-    FrameworkSearch frameworks = framework_search(question);
-    frameworks.options.stop = &limit.flag();
+    FrameworkSearch frameworks = framework_search(question, limit);
     const tuner::Request asked = question.request;
     const sim::Job job = question.job;
     tuner::SimulatorPool simulators;
@@ -179,13 +177,14 @@ class TuneVerb : public Verb {
       const FrameworkCandidates candidates =
           candidates_of(flags_.plan, question.job, question.request);
       tuning = search(question, candidates.frameworks(flags_.headroom, question.request.gpus),
-                      limit.flag(), simulators, context);
+                      frameworks.options, context);
     } else {
-      tuning = answer_in(best_of_frameworks(plans), question, limit.flag(), simulators, context);
+      tuning = answer_in(best_of_frameworks(plans), question, frameworks.options, context);
     }
     if (tuning.stopped) return tuning;
     if (tuning.top.empty()) {
       question.request = asked;
+      if (tuning.advice) complete_ways(job, question, framework_search(question, limit), tuning);
     } else {
       std::vector<const ToldFramework*> all;
       for (const ToldFramework& framework : told_frameworks()) all.push_back(&framework);
@@ -194,13 +193,17 @@ class TuneVerb : public Verb {
       const FrameworkPlan* faster = named ? nullptr : faster_framework(told, tuning.top.front());
       if (faster != nullptr) {
         question.told = true;
-        tuning = answer_in(*faster, question, limit.flag(), simulators, context);
+        tuning = answer_in(*faster, question, frameworks.options, context);
         if (tuning.stopped) return tuning;
       }
       for (FrameworkPlan& plan : told) {
         question.frameworks.push_back(
             {std::string(plan.framework->name), std::string(plan.framework->title),
              std::move(plan.found.best), overrides_of(*plan.framework), plan.found.refusal});
+      }
+      if (limit.flag()) {  // some were not searched to the end
+        tuning.stopped = true;
+        question.frameworks.clear();
       }
     }
     return tuning;
@@ -223,26 +226,25 @@ class TuneVerb : public Verb {
 
   /// The whole answer about one framework; the question becomes that of its plans.
   tuner::Tuning answer_in(const FrameworkPlan& best, TuningQuestion& question,
-                          const std::atomic<bool>& stop, tuner::SimulatorPool& simulators,
-                          const Context& context) const {
+                          const tuner::SearchOptions& ends, const Context& context) const {
     question.request = tuner::request_of(best.asked[best.found.index]);
     question.request.stack = best.profile.stack.id;
     question.criteria.headroom = best.headroom;
     question.job.profile = best.profile;
     for (std::string& value : overrides_of(*best.framework))
       question.job.overrides.push_back(std::move(value));
-    return search(question, frameworks_for(best), stop, simulators, context);
+    return search(question, frameworks_for(best), ends, context);
   }
 
   tuner::Tuning search(const TuningQuestion& question, const tuner::Frameworks& frameworks,
-                       const std::atomic<bool>& stop, tuner::SimulatorPool& simulators,
-                       const Context& context) const {
+                       const tuner::SearchOptions& ends, const Context& context) const {
     Progress progress(context.err, "tune", 0);
     tuner::TuneOptions options;
     options.search.criteria = question.criteria;
     options.search.threads = static_cast<int>(flags_.threads);
-    options.search.stop = &stop;
-    options.search.simulators = &simulators;
+    options.search.stop = ends.stop;
+    options.search.give_up = ends.give_up;
+    options.search.simulators = ends.simulators;
     options.search.progress = [&](const tuner::SearchProgress& now) {
       progress.update(now.configurations, progress_note(now));
     };
@@ -297,18 +299,23 @@ class TuneVerb : public Verb {
 
   /// Ways out among what frameworks can be told, and adapters, which one node's owner may do with.
   void complete_ways(const sim::Job& job, const TuningQuestion& question,
-                     tuner::Tuning& tuning) const {
+                     const FrameworkSearch& search, tuner::Tuning& tuning) const {
     constexpr std::int64_t kNode = 8;
     const tuner::Request& request = question.request;
-    const FrameworkSearch search = framework_search(question);
+    const std::atomic<bool>& stop = *search.options.stop;
     const tuner::Answering answering = [&](const tuner::Request& changed) {
-      return told_answer(job, search, changed);
+      return stop ? std::nullopt : told_answer(job, search, changed);
     };
     std::vector<tuner::Way>& ways = tuning.advice->ways;
     if (question.told) {
-      ways = tuner::ways_out(job.model, job.profile, request, answering, nullptr);
+      ways = tuner::ways_out(job.model, job.profile, request, answering, &stop);
     } else {
-      for (tuner::Way& way : ways) answer_of_all(question, search, way);
+      try {
+        for (tuner::Way& way : ways) {
+          if (!stop) answer_of_all(question, search, way);
+        }
+      } catch (const tuner::SearchEnded&) {  // the others stay what they are
+      }
     }
     if (ways.empty() || request.gpus <= kNode) {
       for (tuner::Way& way : tuner::adapter_ways(request, answering))

@@ -327,6 +327,32 @@ TEST(Search, ASearchStoppedAtOnceStillAnswersWithAPlanThatFits) {
   }
 }
 
+TEST(Search, ASearchThatIsGivenUpLooksAtNoMorePlans) {
+  const Model model = small_model(32);
+  for (const char* stack : {"native", "hf-eager"}) {
+    const std::vector<Scenario> scenarios = predicted_on("dgx-h100", stack);
+    Request request;
+    request.gpus = 64;
+    const Space space = space_of(request, model, scenarios.front().profile);
+    std::atomic<bool> give_up{true};
+    SearchOptions options;
+    options.give_up = &give_up;
+    Search search(model, scenarios, space, options);
+    EXPECT_TRUE(search.best(10).empty()) << stack;
+    EXPECT_TRUE(search.stopped());
+    EXPECT_EQ(search.counts().simulated, 0);
+    EXPECT_FALSE(search.nearest());
+    EXPECT_THROW((void)search.judge({space.plans.front()}), SearchEnded);
+    // On the way, with what it has.
+    give_up = false;
+    options.progress = [&](const SearchProgress& now) { give_up = now.best != nullptr; };
+    Search known(model, scenarios, space, options);
+    const std::vector<Found> best = known.best(10);
+    ASSERT_FALSE(best.empty()) << stack;
+    EXPECT_TRUE(best.front().prediction.memory.fits);
+  }
+}
+
 TEST(Search, ASearchStoppedOnTheWayIsNoBetterThanAWholeOne) {
   const Model model = small_model(32);
   const std::vector<Scenario> scenarios = predicted_on("dgx-h100", "native");

@@ -378,9 +378,12 @@ Advice advise(Search& search, const Model& model, const std::vector<Framework>& 
     return std::move(found.front());
   };
   asking.improve = [&](Way& way) {
-    Search of_way = search_of(way.request, {way.headroom, std::nullopt, way.robust});
-    climb(way.plan,
-          [&](const Found& found) { return steps_of(of_way, model, way.request, quiet, found); });
+    try {
+      Search of_way = search_of(way.request, {way.headroom, std::nullopt, way.robust});
+      climb(way.plan,
+            [&](const Found& found) { return steps_of(of_way, model, way.request, quiet, found); });
+    } catch (const SearchEnded&) {  // the plan stays what it is
+    }
   };
   advice.ways = ways_by(asking, model, request, count);
   return advice;

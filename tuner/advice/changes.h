@@ -43,9 +43,11 @@ class Changes {
   bool stopped() const { return asking_.stop != nullptr && asking_.stop->load(); }
   AskedTerms terms() const { return {std::nullopt, std::nullopt, asking_.robust}; }
 
-  /// The best plan of the request; none when nothing fits or it contradicts itself.
+  /// The best plan of the request; none when nothing fits, it contradicts itself, or all is
+  /// stopped.
   std::optional<Found> best(const Request& changed) const { return best(changed, terms()); }
   std::optional<Found> best(const Request& changed, const AskedTerms& terms) const {
+    if (stopped()) return std::nullopt;
     try {
       return asking_.best(changed, terms);
     } catch (const InvalidPlan&) {  // such a change makes no sense here

@@ -19,8 +19,8 @@ Bytes scaled(Bytes bytes, double factor) {
 }  // namespace
 
 Evaluator::Evaluator(const Model& model, const std::vector<Scenario>& scenarios,
-                     const Criteria& criteria, SimulatorPool* pool)
-    : scenarios_(scenarios), criteria_(criteria), pool_(pool) {
+                     const Criteria& criteria, SimulatorPool* pool, const SearchEnd* end)
+    : scenarios_(scenarios), criteria_(criteria), pool_(pool), end_(end) {
   SHARDWRIGHT_CHECK(!scenarios.empty(), "no scenario to judge plans in");
   for (const Scenario& scenario : scenarios) {
     const bool shares = pool != nullptr && !scenario.physics.empty();
@@ -51,6 +51,7 @@ Bytes Evaluator::allowed_bytes(std::size_t scenario, std::int64_t ranks) const {
 double Evaluator::least_score(const Plan& plan, std::uint64_t family) {
   if (criteria_.objective == Objective::kHeadroom)
     return static_cast<double>(least_memory(plan, family).bytes);
+  check_end();
   double worst = 0;
   for (std::size_t s = 0; s < scenarios_.size(); ++s)
     worst = std::max(worst, score(s, plan, simulators_[s].least_step_s(plan, family), 0));
@@ -61,6 +62,7 @@ double Evaluator::least_score(const Plan& plan, std::uint64_t family) {
 template <typename LeastBytes>
 Evaluator::LeastMemory Evaluator::worst_memory(const Plan& plan,
                                                const LeastBytes& least_bytes) const {
+  check_end();
   LeastMemory least{0, std::numeric_limits<Bytes>::min()};
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
     const Bytes total = scaled(least_bytes(s), scenarios_[s].memory_factor);
@@ -80,6 +82,7 @@ Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan) {
 }
 
 double Evaluator::simulate(const Plan& plan) {
+  check_end();
   double worst = 0;
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
     const sim::Prediction p = simulators_[s].predict(plan, {.reserved = false});
@@ -90,10 +93,12 @@ double Evaluator::simulate(const Plan& plan) {
 }
 
 Judgement Evaluator::judge(const Plan& plan) {
+  if (end_ != nullptr) end_->check_given_up();
   return judge(plan, false);
 }
 
 Judgement Evaluator::judge_whether_fits(const Plan& plan) {
+  check_end();
   return judge(plan, true);
 }
 

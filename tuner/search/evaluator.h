@@ -14,6 +14,7 @@
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "tuner/search/objective.h"
+#include "tuner/search/search_end.h"
 #include "tuner/search/simulator.h"
 
 namespace shardwright::tuner {
@@ -48,9 +49,9 @@ struct Judgement {
 class Evaluator {
  public:
   /// `model` and `scenarios` outlive the evaluator; the first scenario is what is predicted.
-  /// `pool` may be null.
+  /// `pool` may be null. With `end`, which outlives the evaluator, all throw SearchEnded by it.
   Evaluator(const Model& model, const std::vector<Scenario>& scenarios, const Criteria& criteria,
-            SimulatorPool* pool = nullptr);
+            SimulatorPool* pool = nullptr, const SearchEnd* end = nullptr);
   ~Evaluator();
   Evaluator(Evaluator&&) noexcept = default;
   Evaluator& operator=(Evaluator&&) = delete;
@@ -75,6 +76,9 @@ class Evaluator {
   bool replays(const Plan& plan) const { return !simulators_.front().knows_bytes(plan); }
 
  private:
+  void check_end() const {
+    if (end_ != nullptr) end_->check();
+  }
   double score(std::size_t scenario, const Plan& plan, double step_s, Bytes total_bytes) const;
   Bytes allowed_bytes(std::size_t scenario, std::int64_t ranks) const;
   Judgement judge(const Plan& plan, bool gives_up);
@@ -84,6 +88,7 @@ class Evaluator {
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;
   SimulatorPool* pool_;
+  const SearchEnd* end_;
   std::vector<Simulator> simulators_;  // by scenario
 };
 

@@ -48,6 +48,7 @@ Search::Search(const Model& model, std::vector<FrameworkPlans> frameworks,
     : model_(model),
       frameworks_(std::move(frameworks)),
       options_(options),
+      end_{options.stop, options.give_up},
       begin_(std::chrono::steady_clock::now()),
       told_(begin_),
       pool_(options.threads) {
@@ -62,6 +63,7 @@ Search::Search(const Search& kinder, std::size_t framework, const Scenario& scen
                    kinder.frameworks_[framework].space,
                    kinder.frameworks_[framework].headroom}},
       options_(options),
+      end_{options.stop, options.give_up},
       begin_(std::chrono::steady_clock::now()),
       told_(begin_),
       pool_(options.threads) {
@@ -85,7 +87,7 @@ void Search::start() {
     Criteria criteria = options_.criteria;
     criteria.headroom = framework.headroom;
     for (std::vector<Evaluator>& own : evaluators_)
-      own.emplace_back(model_, framework.scenarios, criteria, options_.simulators);
+      own.emplace_back(model_, framework.scenarios, criteria, options_.simulators, &end_);
     counts_.considered += framework.space.size();
     const bool sparing =
         criteria.objective != Objective::kHeadroom && !criteria.recompute_for_speed &&
@@ -104,7 +106,7 @@ void Search::start() {
 Search::~Search() = default;
 
 bool Search::stopped() const {
-  return cut_short_ || (options_.stop != nullptr && options_.stop->load());
+  return cut_short_ || end_.is_stopped();
 }
 
 void Search::tell(const char* doing) {
@@ -202,7 +204,13 @@ void Search::bound_all() {
       Candidate& candidate = candidates_[order[first + i]];
       bound(evaluator(worker, candidate.setting), candidate, outcomes[i]);
     };
-    pool_.run(outcomes.size(), work, kPlansInARow);
+    try {
+      pool_.run(outcomes.size(), work, kPlansInARow);
+    } catch (const SearchEnded&) {
+      cut_short_ = true;
+      for (std::size_t i = first; i < order.size(); ++i) candidates_[order[i]].stage = Stage::kGone;
+      return;
+    }
     for (const Outcome& outcome : outcomes) counts_.no_memory += outcome.misfits;
     tell("bounding");
   }
@@ -336,7 +344,10 @@ void Search::look_at(const std::vector<std::uint32_t>& batch, bool sparing, Byte
   pool_.run(batch.size(), [&](std::size_t worker, std::size_t i) {
     if (i > 0 && stopped()) return;  // it stays as it is
     const Candidate& candidate = candidates_[batch[i]];
-    outcomes[i] = look(worker, candidate, sparing && settings_[candidate.setting].spares, limit);
+    try {
+      outcomes[i] = look(worker, candidate, sparing && settings_[candidate.setting].spares, limit);
+    } catch (const SearchEnded&) {
+    }
   });
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (!outcomes[i]) continue;
@@ -390,6 +401,7 @@ bool Search::keep(const Candidate& candidate, Judgement judgement) {
     return false;
   }
   kept = std::move(judgement);
+  end_.has_plan = true;
   if (best_so_far_ == nullptr || kept->score < best_so_far_->score) best_so_far_ = &*kept;
   return true;
 }
@@ -406,6 +418,17 @@ const Judgement* Search::judged(const Candidate& c) const {
 Found Search::found(const Candidate& candidate) const {
   const Judgement& judgement = *judged(candidate);
   return {judgement.prediction, judgement.score, settings_[candidate.setting].framework};
+}
+
+std::optional<Found> Search::best_so_far(const Wanted& wanted) const {
+  std::optional<Found> best;
+  for (const auto& [key, judgement] : judged_) {
+    const auto setting = static_cast<std::uint32_t>(key >> 32U);
+    if (!judgement || (wanted && !wanted(plan_of(setting)))) continue;
+    if (!best || judgement->score < best->score)
+      best = Found{judgement->prediction, judgement->score, settings_[setting].framework};
+  }
+  return best;
 }
 
 bool Search::is_spare(const Candidate& candidate) const {
@@ -448,7 +471,7 @@ void Search::measure_shortages(const Wanted& wanted) {
   unmeasured_.clear();
 }
 
-std::optional<Overshoot> Search::nearest(const Wanted& wanted) {
+std::optional<Overshoot> Search::nearest(const Wanted& wanted) try {
   measure_shortages(wanted);
   std::optional<std::uint32_t> least;
   for (std::uint32_t i = 0; i < settings_.size(); ++i) {
@@ -463,6 +486,8 @@ std::optional<Overshoot> Search::nearest(const Wanted& wanted) {
   const Plan plan = plan_of(closest);
   return Overshoot{plan, evaluator(0, *least).judge(plan).excess_bytes,
                    settings_[*least].framework};
+} catch (const SearchEnded&) {
+  return std::nullopt;
 }
 
 }  // namespace shardwright::tuner

@@ -46,9 +46,10 @@ struct SearchProgress {
 
 struct SearchOptions {
   Criteria criteria;
-  int threads = 0;                          // 0: one for each core
-  int looks_per_round = 32;                 // of which an eighth may be full predictions
-  const std::atomic<bool>* stop = nullptr;  // set from outside: end with the best so far
+  int threads = 0;                             // 0: one for each core
+  int looks_per_round = 32;                    // of which an eighth may be full predictions
+  const std::atomic<bool>* stop = nullptr;     // of SearchEnd
+  const std::atomic<bool>* give_up = nullptr;  // of SearchEnd
   std::function<void(const SearchProgress&)> progress;  // called by the searching thread
   SimulatorPool* simulators = nullptr;                  // of the model, shared with other searches
 };
@@ -109,7 +110,8 @@ class Search {
   /// The plan that comes closest to fitting, of those that were looked at.
   std::optional<Overshoot> nearest(const Wanted& wanted = nullptr);
 
-  /// Full predictions of plans of any kind by one of the frameworks, in parallel.
+  /// Full predictions of plans of any kind by one of the frameworks, in parallel. Throws
+  /// SearchEnded when given up.
   std::vector<Judgement> judge(const std::vector<Plan>& plans, std::size_t framework = 0);
 
   const Counts& counts() const { return counts_; }
@@ -220,11 +222,14 @@ class Search {
   bool keep(const Candidate& candidate, Judgement judgement);
   void count_simulated(const Candidate& candidate);
   Found found(const Candidate& candidate) const;
+  /// The best that was predicted so far; none where no plan is known to fit.
+  std::optional<Found> best_so_far(const Wanted& wanted) const;
   void tell(const char* doing);
 
   const Model& model_;
   std::vector<FrameworkPlans> frameworks_;
   SearchOptions options_;
+  SearchEnd end_;
   std::chrono::steady_clock::time_point begin_, told_;
   WorkerPool pool_;
   std::vector<std::vector<Evaluator>> evaluators_;  // by worker and framework

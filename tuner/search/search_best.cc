@@ -78,11 +78,17 @@ class Search::Best {
       if (search_.stopped()) {
         search_.cut_short_ = true;
         answer_in_a_hurry();
-        if (!answers_.empty()) break;
+        if (!answers_.empty() || search_.end_.is_given_up()) break;
       }
       const Move move = next_move();
       if (move == Move::kEnd) break;
-      make(move);
+      try {
+        make(move);
+      } catch (const SearchEnded&) {
+        search_.cut_short_ = true;
+        answer_in_a_hurry();
+        break;
+      }
     }
     return std::move(answers_);
   }
@@ -235,6 +241,9 @@ class Search::Best {
       if (answers_.size() >= terms_.count) return;
       if (!is_dropped(i)) report(i);
     }
+    if (!answers_.empty()) return;
+    if (std::optional<Found> found = search_.best_so_far(wanted_))
+      answers_.push_back(std::move(*found));
   }
 
   struct Later {

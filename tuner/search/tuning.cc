@@ -52,16 +52,20 @@ class Tuner {
       tuning.model_parallel = !shares_data_alone(plan, model_, own);
       if (own.space.assumes_batch(plan)) tuning.usual_global_batch = own.space.usual_global_batch;
       tuning.top = std::move(best);
-      explain(own, tuning);
+      until_ended([&] { explain(own, tuning); });
     }
     tuning.counts = search_.counts();
     tuning.search_s = tuning.search_s > 0 ? tuning.search_s : seconds_since(begin_);
-    if (tuning.top.empty() && !search_.stopped())
-      tuning.advice =
-          advise(search_, model_, frameworks_.searched, request_, options_.search, options_.robust);
-    compare(tuning);
-    tuning.native = native_plan(tuning);
-    tuning.stopped = search_.stopped();
+    const bool none_fits = tuning.top.empty() && !search_.stopped();
+    if (none_fits) {
+      until_ended([&] {
+        tuning.advice = advise(search_, model_, frameworks_.searched, request_, options_.search,
+                               options_.robust);
+      });
+    }
+    until_ended([&] { compare(tuning); });
+    until_ended([&] { tuning.native = native_plan(tuning); });
+    tuning.stopped = search_.stopped() && !(none_fits && tuning.advice);
     if (tuning.stopped) {  // what was cut short does not mean what it says
       tuning.others.clear();
       tuning.robustness.reset();
@@ -71,6 +75,14 @@ class Tuner {
   }
 
  private:
+  template <typename Part>
+  static void until_ended(const Part& part) {
+    try {
+      part();
+    } catch (const SearchEnded&) {  // without it
+    }
+  }
+
   /// What stands beside the best plan, which is the only one of tuning.top.
   void explain(const FrameworkPlans& own, Tuning& tuning) {
     const Search::Wanted wanted = of_framework(own);
