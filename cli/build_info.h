@@ -34,6 +34,7 @@ struct BuildInfo {
   std::string serial_number{};  // a UUID of all of this
   /// What exec was built with, of: host, cuda, nccl, mpi, cupti.
   std::vector<std::string> executors{};
+  std::string why_no_cuda{};  // a clause, where executors lack cuda
 
   bool has_executor(const std::string& name) const;
   /// 13 when built with toolkit 13.0; 0 when built without.

@@ -31,8 +31,7 @@ constexpr const char* kNoMpi =
 
 std::string no_cuda(const ExecutionOffer& offer) {
   if (!offer.cuda_built) {
-    return "this build has no cuda executor, because no CUDA toolkit was found when it was "
-           "configured";
+    return "this build has no cuda executor; its configuration says: " + offer.why_no_cuda;
   }
   return offer.gpu_problem;
 }
@@ -88,6 +87,7 @@ ExecutionOffer execution_offer() {
   const BuildInfo build = build_info();
   ExecutionOffer offer;
   offer.cuda_built = build.has_executor("cuda");
+  offer.why_no_cuda = build.why_no_cuda;
   offer.nccl_built = build.has_executor("nccl");
   offer.mpi_built = build.has_executor("mpi");
 #ifdef SHARDWRIGHT_HAS_CUDA

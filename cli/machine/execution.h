@@ -31,6 +31,7 @@ struct OfferedGpu {
 
 struct ExecutionOffer {
   bool cuda_built = false;
+  std::string why_no_cuda;  // BuildInfo's
   bool nccl_built = false;
   bool mpi_built = false;
   std::vector<OfferedGpu> gpus;

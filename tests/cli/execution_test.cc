@@ -60,8 +60,11 @@ TEST(Execution, SaysInOneSentenceWhatIsMissing) {
   EXPECT_EQ(no_driver.what, "device is 'cuda', but there is no CUDA driver on this machine");
   ExecutionOffer no_toolkit = everything(0);
   no_toolkit.cuda_built = false;
-  EXPECT_THAT(refusal([&] { choose_device("cuda", no_toolkit); }).what,
-              HasSubstr("no CUDA toolkit was found when it was configured"));
+  no_toolkit.why_no_cuda = "nvcc is of CUDA 12.4, expected 12.9 or newer";
+  EXPECT_EQ(
+      refusal([&] { choose_device("cuda", no_toolkit); }).what,
+      "device is 'cuda', but this build has no cuda executor; its configuration says: nvcc is "
+      "of CUDA 12.4, expected 12.9 or newer");
 }
 
 TEST(Execution, ConnectsThreads) {
