@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
+#include <cstring>
 #include <span>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "exec/comm/bootstrap_key.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 
@@ -30,8 +31,10 @@ std::vector<std::uint64_t> exchange_number(Communicator& world, std::uint64_t mi
 
 /// A name that no earlier run has looked for, so that no cache remembers that it lacks.
 std::uint64_t fresh_number() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
+  const Nonce nonce = fresh_nonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, nonce.data(), sizeof number);
+  return number;
 }
 
 bool appears(const fs::path& file, double patience_s) {
