@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/streams.h"
 
+#include <fmt/core.h>
+
+#include "cli/render/text/text.h"
+
 namespace shardwright::cli {
 namespace {
 
@@ -26,6 +30,10 @@ std::FILE* results() {
 
 std::FILE* messages() {
   return host_of_thread == nullptr ? stderr : host_of_thread->messages;
+}
+
+void notify(std::string_view sentence) {
+  fmt::print(messages(), "{}\n", printable(sentence, true));
 }
 
 }  // namespace shardwright::cli

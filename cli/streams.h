@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <string_view>
 
 namespace shardwright::cli {
 
@@ -37,5 +38,7 @@ const Host* host();
 std::FILE* results();
 /// Everything else: stderr, or the host's.
 std::FILE* messages();
+/// A line of messages(), without what a terminal would obey: names of files may be a stranger's.
+void notify(std::string_view sentence);
 
 }  // namespace shardwright::cli

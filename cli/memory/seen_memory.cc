@@ -317,6 +317,8 @@ std::optional<SeenMemory> find_message(std::string_view log, const std::string& 
   seen.capacity = message.behind("total capacity of ");                     // since PyTorch 2.1
   if (!seen.capacity) seen.capacity = message.behind("total capacty of ");  // as 2.1 spells it
   if (!seen.capacity) seen.capacity = message.before(" total capacity");
+  if (seen.capacity == Bytes{0})
+    throw Error(fmt::format("{}: the message has a total capacity of 0, expected a GPU's", name));
   seen.free = message.behind("of which ");
   if (!seen.free) seen.free = message.before(" free;");
   seen.in_use = message.behind("this process has ");

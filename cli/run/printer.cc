@@ -63,8 +63,8 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
   const std::int64_t replicas = plan.gpus / plan.parallel.replica();
   const std::int64_t sequences = replicas * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
-                      data.train->describe());
-  text += data.eval ? fmt::format("evaluation: {}\n", data.eval->describe())
+                      printable(data.train->describe(), true));
+  text += data.eval ? fmt::format("evaluation: {}\n", printable(data.eval->describe(), true))
                     : std::string("evaluation: none\n");
   const sim::Utilisation& use = reference.utilisation;
   if (use.memory_bytes > 0) {
@@ -76,7 +76,7 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
   }
   if (!use.basis.empty()) text += fmt::format("MFU refers to {}\n", use.basis);
   if (reference.predicted_s) {
-    text += fmt::format("predicted for {}: {} a step\n", options.predicted_for,
+    text += fmt::format("predicted for {}: {} a step\n", printable(options.predicted_for, true),
                         quantity(*reference.predicted_s, "s"));
   }
   return text;
@@ -125,7 +125,8 @@ void RunPrinter::on_step(const exec::StepMetrics& m) {
 
 void RunPrinter::on_note(const std::string& sentence) {
   if (!shown_) return;
-  say(stderr, fmt::format("{} {}", paint(terminal_, Style::kYellow, "note:"), sentence));
+  say(stderr,
+      fmt::format("{} {}", paint(terminal_, Style::kYellow, "note:"), printable(sentence, true)));
 }
 
 double RunPrinter::median_step_s() const {

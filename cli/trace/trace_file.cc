@@ -27,7 +27,7 @@ TraceNotes notes_about(const std::string& verb, const sim::Job& inputs) {
 }
 
 void tell(const std::string& path) {
-  fmt::print(messages(), "The trace is in {}; open it at ui.perfetto.dev.\n", path);
+  notify(fmt::format("The trace is in {}; open it at ui.perfetto.dev.", path));
 }
 
 }  // namespace

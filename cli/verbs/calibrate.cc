@@ -106,10 +106,9 @@ class CalibrateVerb : public Verb {
                               profiles::load_stack(stack_.value_or(sim::kForeignStack)),
                               fs::path(stack_out_).stem().string());
     write_file_atomically(stack_out_, profiles::to_json(found.stack) + "\n");
-    for (const std::string& sentence : found.not_determined)
-      fmt::print(messages(), "{}\n", sentence);
-    fmt::print(messages(), "{} holds the stack: {} values from the trace.\n", stack_out_,
-               found.changes.size());
+    for (const std::string& sentence : found.not_determined) notify(sentence);
+    notify(fmt::format("{} holds the stack: {} values from the trace.", stack_out_,
+                       found.changes.size()));
   }
 
   /// The plan that --plan asks about.

@@ -53,7 +53,7 @@ class CompareVerb : public Verb {
     const TraceComparison comparison = sim::compare_traces(read(predicted_), read(measured_));
     if (!out_.empty()) {
       sim::merge_chrome_traces({predicted_, measured_}, {"predicted", "measured"}, out_);
-      fmt::print(messages(), "Both are in {}; open it at ui.perfetto.dev.\n", out_);
+      notify(fmt::format("Both are in {}; open it at ui.perfetto.dev.", out_));
     }
     if (json_) {
       print_json(comparison);

@@ -101,7 +101,7 @@ class ExportVerb : public Verb {
     }
     const sim::Job inputs = resolve(flags_);
     write_file_atomically(out_, predicted_snapshot(inputs, inputs.plans.front()));
-    fmt::print(messages(), "The snapshot is in {}; pytorch.org/memory_viz draws it.\n", out_);
+    notify(fmt::format("The snapshot is in {}; pytorch.org/memory_viz draws it.", out_));
     return ExitCode::kDone;
   }
 

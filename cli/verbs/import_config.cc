@@ -210,7 +210,7 @@ class ImportConfigVerb : public Verb {
     document.command = context.command_line;
     document.tool_version = build_info().version;
     write_plan(out_, document);
-    fmt::print(messages(), "The {}plan is in {}.\n", import.fix ? "changed " : "", out_);
+    notify(fmt::format("The {}plan is in {}.", import.fix ? "changed " : "", out_));
   }
 
   void show(const Import& import, const Terminal& out) const {

@@ -110,7 +110,9 @@ class KitVerb : public Verb {
   void write(const std::vector<KitFile>& files) const {
     std::error_code problem;
     fs::create_directories(out_, problem);
-    if (problem) throw Error(fmt::format("{}: cannot be made: {}", out_, problem.message()));
+    if (problem)
+      throw Error(fmt::format("{}: cannot be made: {}", out_, problem.message()),
+                  exit_code_of(problem.value()));
     for (const KitFile& file : files) {
       const fs::path path = fs::path(out_) / file.name;
       write_file_atomically(path, file.text.text(), OutputPlace::kInFolder);

@@ -78,7 +78,7 @@ class PricesVerb : public Verb {
       show(catalog, table, context.out);
     }
     if (!out_.empty())
-      fmt::print(messages(), "The prices are in {}; size --prices {} takes them.\n", out_, out_);
+      notify(fmt::format("The prices are in {0}; size --prices {0} takes them.", out_));
     return ExitCode::kDone;
   }
 

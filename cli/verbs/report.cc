@@ -60,7 +60,7 @@ class ReportVerb : public Verb {
     }
     report.provenance = provenance(report, context);
     write_file_atomically(out_, html::report_page(report));
-    fmt::print(messages(), "The report is in {}; it needs nothing but a browser.\n", out_);
+    notify(fmt::format("The report is in {}; it needs nothing but a browser.", out_));
     return ExitCode::kDone;
   }
 

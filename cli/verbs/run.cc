@@ -13,6 +13,7 @@
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
+#include "cli/render/text/text.h"
 #include "cli/render/words/job_notes.h"
 #include "cli/run/options.h"
 #include "cli/run/output_folder.h"
@@ -366,11 +367,12 @@ class RunVerb : public Verb {
                                 outcome.peak_bytes == outcome.planned_bytes
                                     ? "exactly as planned"
                                     : fmt::format("planned {}", bytes(outcome.planned_bytes))));
-    if (!checkpoint.empty()) say(messages(), fmt::format("checkpoint: {}", checkpoint.string()));
-    if (!model.empty()) say(messages(), fmt::format("model: {}", model.string()));
-    if (!options.trace.empty()) say(messages(), fmt::format("trace: {}", options.trace));
+    const auto shown = [](const std::string& line) { say(messages(), printable(line, true)); };
+    if (!checkpoint.empty()) shown(fmt::format("checkpoint: {}", checkpoint.string()));
+    if (!model.empty()) shown(fmt::format("model: {}", model.string()));
+    if (!options.trace.empty()) shown(fmt::format("trace: {}", options.trace));
     if (train.interrupted) {
-      say(messages(),
+      shown(
           fmt::format("to go on: shardwright run --config {}/run.ini --resume auto", options.out));
     }
   }

@@ -101,7 +101,7 @@ class SizeVerb : public Verb {
                                               build.compiler, build.build_type)},
                    {"On", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
                    {"Command", context.command_line}}));
-    fmt::print(messages(), "The page is in {}; it needs nothing but a browser.\n", out_);
+    notify(fmt::format("The page is in {}; it needs nothing but a browser.", out_));
   }
 
   static std::optional<std::size_t> focus_of(const tuner::Choice& choice) {

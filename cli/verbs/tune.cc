@@ -336,8 +336,8 @@ class TuneVerb : public Verb {
     document.command = context.command_line;
     document.tool_version = build_info().version;
     write_plan(out_, document);
-    fmt::print(messages(),
-               "The plan is in {0}; shardwright predict --plan {0} predicts it again.\n", out_);
+    notify(
+        fmt::format("The plan is in {0}; shardwright predict --plan {0} predicts it again.", out_));
   }
 
   void write_trace(const sim::Job& inputs, const Plan& plan) const {

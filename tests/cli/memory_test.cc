@@ -284,6 +284,7 @@ TEST(SeenMemory, AnAmountThatCannotBeReadIsNotTakenAsUnsaid) {
         << amount;
   }
   EXPECT_THAT(said("2.50 GiB", "2.50 GB"), HasSubstr("2.50 GB"));
+  EXPECT_THAT(said("79.10 GiB", "0.00 GiB"), HasSubstr("a total capacity of 0"));
   // What a log says on other lines is of somebody else.
   EXPECT_TRUE(find_message(message + "\nten requests, of which two failed"));
 }

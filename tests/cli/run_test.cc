@@ -203,6 +203,12 @@ TEST_F(RunTest, ShowsNoTerminalCommandsOfAStrangersFile) {
   EXPECT_EQ(refused.exit_code, 3);
   EXPECT_THAT(refused.err, HasSubstr("]0;owned"));
   EXPECT_EQ(refused.err.find_first_of("\x1b\x07"), std::string::npos);
+  const std::filesystem::path data = put("\x1b]0;owned\a.txt", get(folder_ / "text.txt"));
+  const ProgramResult trained =
+      run(small("\x1b[31mout", {"--data", data.string(), "--trace", at("\x1b[31mtrace.json")}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("]0;owned .txt"));
+  EXPECT_EQ(trained.err.find_first_of("\x1b\x07"), std::string::npos) << trained.err;
 }
 
 TEST_F(RunTest, ReadsPairsForFineTuning) {

@@ -137,6 +137,8 @@ TEST(JsonFile, SyntaxErrorsNameLineAndColumn) {
   EXPECT_THAT(refusal_of([] { parse(""); }), HasSubstr("m.json: line 1, column 1: "));
   EXPECT_THAT(refusal_of([] { parse("{\"a\": NaN}"); }), HasSubstr("line 1, column 7"));
   EXPECT_THAT(refusal_of([] { parse("{} {}"); }), HasSubstr("line 1, column 4"));
+  EXPECT_THAT(refusal_of([] { parse(std::string("{}\0 what follows", 16)); }),
+              HasSubstr("line 1, column 3: holds a byte of 0"));
   EXPECT_THAT(refusal_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("'1e999'"));
 }
 

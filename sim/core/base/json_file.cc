@@ -200,6 +200,8 @@ JsonFile JsonFile::parse(std::string_view text, std::string name, JsonLimits lim
     throw Error(
         fmt::format("{}: is packed with gzip, expected JSON; unpack it with gunzip first", name));
   }
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)
+    throw Error(fmt::format("{}: {}: holds a byte of 0, expected text", name, position(text, nul)));
   auto document = std::make_unique<Document>();
   document->name = std::move(name);
   document->content = parse_strictly(text, document->name, limits.max_depth);
