@@ -20,6 +20,7 @@
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
 #include "tuner/advice/scenarios.h"
@@ -123,11 +124,11 @@ INSTANTIATE_TEST_SUITE_P(
     Small, SmallSpaces,
     ::testing::Values(
         SmallSearch{"roomy", "llama-3-8b", 6, "dgx-h100", "megatron-core", 16, 4096, 16, 80},
-        SmallSearch{"tight", "llama-3-70b", 6, "dgx-h100", "megatron-core", 8, 4096, 16, 24, true},
-        SmallSearch{"torchtitan", "llama-3-8b", 8, "dgx-h100", "torch-compile", 8, 8192, 16, 20},
-        SmallSearch{"experts", "mixtral-8x7b", 3, "dgx-h100", "megatron-core", 8, 4096, 8, 48},
+        SmallSearch{"tight", "llama-3-70b", 4, "dgx-h100", "megatron-core", 8, 4096, 16, 24, true},
+        SmallSearch{"torchtitan", "llama-3-8b", 2, "dgx-h100", "torch-compile", 4, 8192, 8, 20},
+        SmallSearch{"experts", "mixtral-8x7b", 2, "dgx-h100", "megatron-core", 8, 4096, 8, 48},
         SmallSearch{"rack", "llama-3-8b", 4, "gb200-nvl72", "megatron-core", 144, 2048, 288, 40}),
-    [](const auto& instance) { return std::string(instance.param.name); });
+    parameter_name);
 
 TEST(Frameworks, TheBoundHoldsForEverySchedule) {
   const Model model = model_of("llama-3-8b", 16);
@@ -341,12 +342,13 @@ TEST(Frameworks, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
 
 // Each combination searched alone: none is better than the answer.
 TEST(Frameworks, AllowedSettingsOfTheSoftwareAreAllTried) {
-  const Model model = model_of("mixtral-8x7b", 8);
+  const Model model = model_of("mixtral-8x7b", 3);
   const profiles::Profile model_parallel = profiles::load_profile("dgx-h100", "megatron-core");
   Request request;
-  request.gpus = 16;
+  request.gpus = 8;
   request.seq_len = 4096;
-  request.global_batch = 32;
+  request.global_batch = 16;
+  request.micro_batch = 1;
   request.parallel.cp = 1;
   // Else uneven loads keep experts together, and the last steps of a search leave its space (etp
   // beside tp 1) from one answer or another.

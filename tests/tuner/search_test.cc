@@ -16,6 +16,7 @@
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/tuner/every_plan.h"
 
 namespace shardwright::tuner {
@@ -178,12 +179,13 @@ INSTANTIATE_TEST_SUITE_P(
                       {Strategy::kFsdp1, Strategy::kFsdp2}},
         SearchedSpace{"dollars", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kCost},
         SearchedSpace{"head-room", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kHeadroom}),
-    [](const auto& instance) { return "case" + std::to_string(instance.index); });
+    parameter_name);
 
 struct TightSpace {
   const char* cluster;
   const char* stack;
   std::int64_t gpus, layers, seq_len;
+  double memory_gib;           // of a GPU
   std::int64_t sequences = 4;  // a GPU and step
 };
 
@@ -197,12 +199,14 @@ std::optional<std::int64_t> replayed_fewest(Evaluator& evaluator, const Space& s
 }
 
 TEST(Search, RefusesUnseenOnlyWhatReplayingEveryPlanRefuses) {
-  const TightSpace spaces[] = {{"l40s-pcie8", "torch-eager", 8, 32, 8192},
-                               {"a100-pcie8", "torch-compile", 64, 70, 16384, 2}};
+  const TightSpace spaces[] = {{"l40s-pcie8", "torch-eager", 8, 8, 8192, 20},
+                               {"a100-pcie8", "torch-compile", 8, 12, 16384, 32, 2}};
   std::size_t refused = 0, edges = 0;
   for (const TightSpace& tight : spaces) {
     const Model model = small_model(tight.layers);
-    const std::vector<Scenario> scenarios = predicted_on(tight.cluster, tight.stack);
+    std::vector<Scenario> scenarios = predicted_on(tight.cluster, tight.stack);
+    scenarios.front().profile.cluster.gpu.memory_bytes =
+        static_cast<Bytes>(tight.memory_gib * kGiB);
     Evaluator evaluator(model, scenarios, {});
     Request request;
     request.gpus = tight.gpus;

@@ -14,6 +14,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/parameter_name.h"
 #include "tests/tuner/models.h"
 #include "tuner/advice/scenarios.h"
 
@@ -41,6 +42,10 @@ struct Row {
   std::int64_t seq_len, published;
 };
 
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << row.model << " at " << row.seq_len;
+}
+
 class YafsdpTable : public ::testing::TestWithParam<Row> {};
 
 TEST_P(YafsdpTable, TheSearchChoosesAboutAsManyCheckpointedLayersAsTheAuthors) {
@@ -62,11 +67,12 @@ TEST_P(YafsdpTable, TheSearchChoosesAboutAsManyCheckpointedLayersAsTheAuthors) {
   EXPECT_LE(layers(Strategy::kYafsdp), fsdp1);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Rows, YafsdpTable,
-    ::testing::Values(Row{"llama-2-34b", 4096, 5}, Row{"llama-2-70b", 2048, 10},
-                      Row{"llama-2-70b", 4096, 50}, Row{"llama-3-70b", 2048, 20}),
-    [](const auto& instance) { return "row" + std::to_string(instance.index); });
+INSTANTIATE_TEST_SUITE_P(Rows, YafsdpTable,
+                         ::testing::Values(Row{"llama-2-34b", 4096, 5},
+                                           Row{"llama-2-70b", 2048, 10},
+                                           Row{"llama-2-70b", 4096, 50},
+                                           Row{"llama-3-70b", 2048, 20}),
+                         parameter_name);
 
 TEST(Tuning, EveryStepCostsWhatItsPredictionSays) {
   Tight tight;
