@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

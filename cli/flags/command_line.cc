@@ -10,8 +10,8 @@
 
 #include "cli/flags/usage.h"
 #include "cli/render/text/terminal.h"
-#include "cli/render/text/text.h"
 #include "cli/streams.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "profiles/cluster_file.h"
 
 namespace shardwright::cli {

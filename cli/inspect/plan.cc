@@ -8,7 +8,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/plan_json.h"
 

@@ -12,7 +12,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "profiles/cluster_file.h"
 #include "profiles/cost_fields.h"
 #include "profiles/data_file.h"

@@ -12,8 +12,8 @@
 #include "cli/prices/catalog_names.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/text.h"
 #include "cli/render/words/plan.h"
+#include "cli/text.h"
 #include "sim/core/base/error.h"
 #include "tuner/runs/run_cost.h"
 

@@ -10,8 +10,8 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/scatter.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
 #include "cli/render/words/model_parallel_words.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

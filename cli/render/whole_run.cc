@@ -11,8 +11,8 @@
 #include "cli/render/sizing.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
 #include "cli/render/words/energy.h"
+#include "cli/text.h"
 #include "tuner/size/size_batches.h"
 
 namespace shardwright::cli {

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "sim/core/base/quantile.h"
 #include "sim/core/units.h"
 

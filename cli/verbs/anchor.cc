@@ -11,7 +11,7 @@
 
 #include "cli/flags/plan_flags.h"
 #include "cli/render/json/json_text.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"
 #include "sim/calibrate/calibrated_file.h"

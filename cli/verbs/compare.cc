@@ -12,7 +12,7 @@
 #include "cli/render/measured/compared_pipeline.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/trace_comparison.h"

@@ -9,7 +9,7 @@
 #include "cli/prices/price_table.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "cli/verbs/outward.h"
 #include "sim/core/base/atomic_file.h"
 

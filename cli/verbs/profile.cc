@@ -14,7 +14,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 
 namespace shardwright::cli {

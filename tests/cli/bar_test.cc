@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

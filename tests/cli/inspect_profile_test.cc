@@ -8,7 +8,7 @@
 
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 

@@ -14,7 +14,7 @@
 #include <system_error>
 
 #include "cli/bill_of_materials.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"

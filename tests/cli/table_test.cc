@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

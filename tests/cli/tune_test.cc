@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "cli/flags/tune_flags.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "sim/core/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"

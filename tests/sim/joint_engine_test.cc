@@ -15,9 +15,9 @@
 namespace shardwright::sim {
 namespace {
 
-using shardwright::testing::refusal_of;
 using reference::Instruction;
 using reference::JointEngine;
+using shardwright::testing::refusal_of;
 using Kind = Instruction::Kind;
 
 constexpr int kMembers = 2;  // ranks of a stage

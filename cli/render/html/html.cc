@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "cli/render/html/style.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli::html {
 namespace {

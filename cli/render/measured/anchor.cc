@@ -8,8 +8,8 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
 #include "cli/render/words/plan.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "profiles/profile.h"
 
 namespace shardwright::cli {

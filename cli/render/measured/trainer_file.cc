@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cli/render/json/json_text.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/render/scores/validation.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <string_view>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "sim/core/base/check.h"
 
 namespace shardwright::cli {

@@ -9,7 +9,7 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli {

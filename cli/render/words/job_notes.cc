@@ -6,8 +6,8 @@
 
 #include <cstdio>
 
-#include "cli/render/text/text.h"
 #include "cli/streams.h"
+#include "cli/text.h"
 
 namespace shardwright::cli {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/text/text.h"
+#include "cli/text.h"
 
 #include <algorithm>
 #include <array>
