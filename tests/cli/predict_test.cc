@@ -451,10 +451,10 @@ TEST(PlanFlags, HaveSensibleDefaults) {
   EXPECT_EQ(plan.at("seq_len"), 4096);
   EXPECT_EQ(plan.at("stack"), "torch-compile");  // whose steps on GPUs others have published
   EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "host"}).at("stack"), "native");
-  EXPECT_EQ(
-      plan_of({"--model", "gpt2", "--cluster", "host", "--gpus", "4", "--tp", "2", "--pp", "2"})
-          .at("stack"),
-      "native");
+  EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "host", "--gpus", "4", "--tp", "2", "--pp",
+                     "2", "--set", "gpu.sm_count=4"})
+                .at("stack"),
+            "native");
   EXPECT_EQ(plan.at("recompute"), "none");
   EXPECT_EQ(plan_of(small({"--strategy", "single"})).at("gpus"), 1);
   EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "dgx-h100"}).at("seq_len"), 1024);
