@@ -13,6 +13,7 @@
 #include "exec/train/checkpoint.h"
 #include "exec/train/safetensors_model.h"
 #include "exec/train/train_state.h"
+#include "tests/exec/all_layouts.h"
 #include "tests/exec/train_fixture.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"
@@ -33,19 +34,21 @@ struct RankLayout {
   PipelineKind kind = PipelineKind::kOneForwardOneBackward;
 };
 constexpr RankLayout kLayouts[] = {{"tp4", Strategy::kYafsdp, 4, 1},
-                                   {"tp2", Strategy::kZero1, 2, 1},
                                    {"tp2dp2", Strategy::kFsdp2, 2, 2},
                                    {"dp4", Strategy::kYafsdp, 1, 4},
+                                   {"tp2", Strategy::kZero1, 2, 1},
                                    {"one", Strategy::kSingle, 1, 1}};
+/// Of models that differ in a tensor alone.
+constexpr std::span kFewLayouts = std::span(kLayouts).first<3>();
 
 /// A stage adds up its micro-batches before it reduces, so those of several data-parallel ranks
 /// have one each.
 constexpr RankLayout kPipelines[] = {
     {"pp4", Strategy::kZero1, 1, 1, 4},
     {"tp2pp2v3", Strategy::kYafsdp, 2, 1, 2, 3, PipelineKind::kInterleaved},
+    {"tp2dp2", Strategy::kFsdp2, 2, 2},
     {"tp2pp2-zbv", Strategy::kFsdp2, 2, 1, 2, 2, PipelineKind::kZbv},
-    {"dp4pp2", Strategy::kZero2, 1, 4, 2, 1, PipelineKind::kZb1p},
-    {"tp2dp2", Strategy::kFsdp2, 2, 2}};
+    {"dp4pp2", Strategy::kZero2, 1, 4, 2, 1, PipelineKind::kZb1p}};
 
 /// Four micro-batches a step, sums of four leaves.
 Plan plan_of(const RankLayout& layout) {
@@ -85,8 +88,9 @@ Pieces pieces_of(const fs::path& folder) {
 
 class CheckpointLayouts : public TrainFixture {
  protected:
-  /// All layouts train alike from the beginning; then each goes on from the others' second step.
-  void resume_each_at_each_other(std::span<const RankLayout> layouts = kLayouts) {
+  /// All layouts train alike from the beginning; then each goes on from the second step of the one
+  /// before, or of all others where all are tried.
+  void resume_at_each_other(std::span<const RankLayout> layouts = kLayouts) {
     options_.lr.total_steps = 4;
     options_.config = config_of(model_);
     std::vector<Outcome> whole;
@@ -99,7 +103,8 @@ class CheckpointLayouts : public TrainFixture {
     for (const RankLayout& from : layouts) {
       const Checkpoint second(saved(from.name, 2));
       for (const RankLayout& to : layouts) {
-        if (&from == &to) continue;
+        const std::ptrdiff_t ahead = (&to - &from + std::ssize(layouts)) % std::ssize(layouts);
+        if (ahead == 0 || (ahead > 1 && !tries_all_layouts())) continue;
         const std::string name = fmt::format("{}-at-{}", from.name, to.name);
         SCOPED_TRACE(name);
         TrainOptions options = options_;
@@ -161,7 +166,7 @@ TEST_F(CheckpointLayouts, OfAModelWhoseEmbeddingIsItsHead) {
   model_ = divisible(tied(tiny_llama()));
   model_.vocab = 100;
   tensor_ = "model.layers.1.mlp.down_proj.weight";
-  resume_each_at_each_other();
+  resume_at_each_other();
   const Pieces tp2 = pieces_of(saved("tp2dp2", 4));
   EXPECT_EQ(tp2.files, 4);
   EXPECT_GT(tp2.rectangles, 0);
@@ -175,23 +180,33 @@ TEST_F(CheckpointLayouts, OfAModelWithNormsOfHeads) {
   model_ = divisible(tiny_qwen3());
   model_.vocab = 104;
   tensor_ = "model.layers.1.self_attn.q_norm.weight";
-  resume_each_at_each_other();
+  resume_at_each_other(kFewLayouts);
 }
 
 TEST_F(CheckpointLayouts, OfAModelWithOneMatrixForQueriesKeysAndValues) {
   model_ = divisible(tiny_gpt2());
   model_.vocab = 100;
   tensor_ = "transformer.ln_f.weight";
-  resume_each_at_each_other();
+  resume_at_each_other(kFewLayouts);
 }
 
-// Twenty ordered pairs, of which each has a pipeline.
-TEST_F(CheckpointLayouts, OfPipelines) {
-  model_ = divisible(tiny_llama());
-  model_.layers = 6;
-  model_.vocab = 100;
-  tensor_ = "model.layers.4.mlp.down_proj.weight";
-  resume_each_at_each_other(kPipelines);
+class CheckpointLayoutsOfPipelines : public CheckpointLayouts {
+ protected:
+  CheckpointLayoutsOfPipelines() {
+    model_ = divisible(tiny_llama());
+    model_.layers = 6;
+    model_.vocab = 100;
+    tensor_ = "model.layers.4.mlp.down_proj.weight";
+  }
+};
+
+TEST_F(CheckpointLayoutsOfPipelines, OneAfterTheOther) {
+  resume_at_each_other(std::span(kPipelines).first<3>());
+}
+
+TEST_F(CheckpointLayoutsOfPipelines, OfZeroBubble) {
+  const std::span<const RankLayout> all = kPipelines;
+  resume_at_each_other(tries_all_layouts() ? all : all.last(3));
 }
 
 // Each key/value head is written once.
@@ -218,7 +233,7 @@ TEST_F(CheckpointLayouts, APieceThatIsNoRectangleOfItsMatrixIsRefused) {
   model_ = divisible(tiny_llama());
   options_.lr.total_steps = 1;
   options_.lr.warmup_steps = 0;
-  run("run", plan_of(kLayouts[1]), options_);
+  run("run", plan_of(kLayouts[3]), options_);
   const fs::path folder = saved("run", 1);
   const fs::path file = folder / Checkpoint(folder).manifest().files[1].name;
   const std::string whole = get(file);

@@ -70,7 +70,7 @@ class Numbers {
 };
 
 // Sizes that divide, that do not, and that leave ranks with nothing.
-inline constexpr std::int64_t kSizes[] = {0, 1, 3, 24, 101, 40000};
+inline constexpr std::int64_t kSizes[] = {0, 1, 3, 24, 101, 8000};
 
 class CommunicatorContract : public ::testing::TestWithParam<CommunicatorCase> {
  protected:

@@ -18,6 +18,7 @@
 #include "profiles/profile.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/predict.h"
+#include "tests/exec/all_layouts.h"
 #include "tests/exec/training.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
@@ -69,10 +70,11 @@ class PlanChoices : public ::testing::TestWithParam<ModelCase> {};
 TEST_P(PlanChoices, RecomputationChangesNoBit) {
   const Training kept = small(Strategy::kYafsdp, GetParam().model);
   const auto expected = train(kept);
+  std::vector<std::pair<int, int>> all{{3, 1}, {2, 2}};  // layers and stride
+  if (tries_all_layouts()) all.insert(all.end(), {{1, 1}, {2, 1}});
   for (const char* words : {"full", "selective-op", "norm", "swiglu", "ffn", "attention", "block",
                             "norm,swiglu", "attention,ffn"}) {
-    for (const auto& [layers, stride] :
-         {std::pair{1, 1}, std::pair{2, 1}, std::pair{3, 1}, std::pair{2, 2}}) {
+    for (const auto& [layers, stride] : all) {
       SCOPED_TRACE(std::string(words) + " of " + std::to_string(layers) + " layers, every " +
                    std::to_string(stride));
       Training training = kept;
@@ -90,6 +92,9 @@ TEST_P(PlanChoices, BuffersAndPrefetchChangeNoBit) {
     const auto expected = train(usual);
     for (int buffers = 1; buffers <= 5; ++buffers) {
       for (int prefetch = 0; prefetch <= 3; ++prefetch) {
+        // Fewest and most, and what is usual.
+        const bool tells = buffers != 3 && buffers != 4 && prefetch != 2;
+        if (!tells && !tries_all_layouts()) continue;
         SCOPED_TRACE(std::string(name_of(strategy)) + " with " + std::to_string(buffers) +
                      " buffers, prefetch " + std::to_string(prefetch));
         Training training = usual;

@@ -40,6 +40,7 @@ TEST_P(FiniteDifferences, AgreeWithEveryGradient) {
   Training training;
   training.model = GetParam();
   training.plan = tiny_plan(Strategy::kSingle, 1, 1);
+  training.plan.seq_len = 16;
   training.steps = 1;
   training.packs_documents = training.ignores_targets = true;
   training.loss_chunk_tokens = 12;
