@@ -24,7 +24,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 2> kManagers = {"static", "caching-allocator"};
+constexpr std::array<std::string_view, 3> kManagers = {"static", "caching-allocator",
+                                                       "estimated-allocator"};
 constexpr std::string_view kConfidences[] = {"high", "medium", "low", "inferred", "uncertain"};
 
 template <typename T>
@@ -92,7 +93,7 @@ void read_value(const JsonReader& parent, std::string_view key, T* target, const
     if (!knows(field, words)) parent.fail(key, accepted_text(field));
     *target = std::move(words);
   } else if constexpr (std::is_same_v<T, MemoryManager>) {
-    *target = *manager_from(parent.require_choice(key, {kManagers[0], kManagers[1]}));
+    *target = *manager_from(parent.require_choice(key, {kManagers[0], kManagers[1], kManagers[2]}));
   } else {
     *target = parent.require<T>(key);
   }
@@ -204,9 +205,8 @@ struct FieldReader {
 }  // namespace
 
 const Field* FieldList::find(std::string_view path) const& {
-  const auto at = std::find_if(fields_.begin(), fields_.end(), [&](const Field& field) {
-    return field.path == path || (!field.former_path.empty() && field.former_path == path);
-  });
+  const auto at = std::find_if(fields_.begin(), fields_.end(),
+                               [&](const Field& field) { return field.path == path; });
   return at == fields_.end() ? nullptr : &*at;
 }
 

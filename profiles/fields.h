@@ -57,7 +57,6 @@ struct Field {
   Belief belief{};
   int element = -1;  // of the array that a file has in place of the group
   const std::vector<std::string>* words = nullptr;  // that are accepted; none: all
-  std::string former_path{};                        // that files may still have
 
   Field& believed(CostGroup group, double spread, int rank = 0, bool relative = false) {
     belief = {group, spread, rank, relative};
@@ -66,11 +65,6 @@ struct Field {
   /// `accepted_words` outlives the field.
   Field& one_of(const std::vector<std::string>& accepted_words) {
     words = &accepted_words;
-    return *this;
-  }
-  /// In the same group.
-  Field& formerly(std::string_view name) {
-    former_path = path.substr(0, path.rfind('.') + 1).append(name);
     return *this;
   }
 };

@@ -34,14 +34,8 @@ struct Adder {
 
 void describe_scope(FieldList& fields, ParallelSoftware& parallel) {
   const Adder add{fields};
-  add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
-  add("other_precisions", &parallel.other_precisions, "",
-      "without them: products in fp16, fp8 or fp4 exist");
-  add("tensor_and_pipeline", &parallel.tensor_and_pipeline, "",
-      "without them: tensor and sequence parallelism and pipelines but dualpipe exist");
-  add("megatron", &parallel.megatron, "",
-      "of Megatron-LM's family: its distributed optimizer, main gradients and memory")
-      .formerly("always");
+  add("does", &parallel.does, "", "what it does beside sharding over data-parallel ranks")
+      .one_of(feature_words());
 }
 
 void describe_attention(FieldList& fields, ParallelSoftware& parallel) {
@@ -297,6 +291,7 @@ void describe_precision(FieldList& fields, ParallelSoftware& parallel) {
         "operands get no transposed copy where the GPU multiplies any layout");
     add("casts_for_each_product", &fp8.casts_for_each_product, "",
         "each product casts both operands, from what is kept in 16 bits");
+    add("norms_cast", &fp8.norms_cast, "", "norms write fp8 where its scale is known before");
     add("rowwise_gemm_share", &fp8.rowwise_gemm_share, "",
         "what GEMMs with a scale a row reach of those with one a tensor", between(0.1, 2.0));
     efficiency("cast_transpose_efficiency", fp8.cast_transpose_efficiency,

@@ -10,6 +10,7 @@
 #include "profiles/parallel_fields.h"
 #include "profiles/release_date.h"
 #include "profiles/stack_ranges.h"
+#include "sim/core/strategy.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -58,6 +59,9 @@ void describe_optimizer(FieldList& fields, OptimizerImplementation& optimizer) {
     fields.add("efficiency", &optimizer.efficiency, "", "share of the streaming bandwidth", kShare)
         .believed(CostGroup::kMemory, kKernelSpread);
     fields.add("foreach", &optimizer.foreach, "", "one launch serves many tensors");
+    fields.add("bucketed", &optimizer.bucketed, "",
+               "gradients are summed in flat buckets, whose parts are what ranks own", {},
+               Need::kOptional);
   });
 }
 
@@ -141,6 +145,11 @@ StackFile read_stack(const DataFile& file, int depth) {
 
 void describe(FieldList& fields, Stack& stack) {
   fields.add("memory", &stack.memory, "", "how device memory is managed");
+  static const std::vector<std::string> kStrategies = strategy_names();
+  fields
+      .add("strategies", &stack.strategies, "", "that it has; none given: those of PyTorch", {},
+           Need::kOptional)
+      .one_of(kStrategies);
   describe_allocator(fields, stack.allocator);
   fields.add("attention_kernel", &stack.attention_kernel, "",
              "which of the GPU's attention parameters apply");

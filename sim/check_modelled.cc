@@ -10,67 +10,63 @@
 
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/executed_plan.h"
+#include "sim/core/features.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
 namespace {
 
-/// What the plan asks for that the framework lacks; empty: nothing.
-std::string lacking(Plan plan, const ParallelSoftware& software) {
-  if (software.supported) return {};
-  const bool narrow = plan.numerics.precision != Precision::kBf16;
-  if (software.other_precisions) {
-    plan.numerics.precision = Precision::kBf16;
-    plan.numerics.fp8_recipe.reset();
-    plan.numerics.fp8_params = false;
+void check_framework(const Model& model, const Plan& plan, const Stack& stack) {
+  const Features does = stack.parallel.features();
+  const Features lacks = features_of(plan).without(does);
+  if (lacks.any()) {
+    std::string_view expected = "a stack such as megatron-core";
+    if (!lacks.without({Feature::kQuantized}).any())
+      expected = "none or a stack such as hf-trainer";
+    else if (stack.id == "hf-eager")
+      expected = "a stack such as hf-trainer";
+    throw InvalidPlan(fmt::format("{}, which the framework {} does not do, expected {}",
+                                  beyond(plan, does), stack.id, expected));
   }
-  if (software.tensor_and_pipeline && !narrow && plan.numerics.plain()) {
-    Parallelism& p = plan.parallel;
-    p.tp = p.pp = p.virtual_stages = 1;
-    p.sp.reset();
-    if (p.pp_schedule != PipelineKind::kDualpipe) p.pp_schedule.reset();
-    p.pp_layout.clear();
-    p.rank_order = Parallelism::kUsualOrder;
+  if (plan.parallel.cp > 1 && model.recurrence.value_heads > 0 &&
+      !does.has(Feature::kContextOfRecurrence)) {
+    throw InvalidPlan(fmt::format(
+        "cp is {}, but the framework {} does not share sequences of {} over context ranks, "
+        "expected 1 or a stack such as megatron-core",
+        plan.parallel.cp, stack.id, name_of(model.recurrence.kind)));
   }
-  return beyond_data_parallel(plan);
 }
 
-}  // namespace
-
-void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
-  const Stack& stack = profile.stack;
-  const std::string lacks = lacking(plan, stack.parallel);
-  if (!lacks.empty()) {
-    throw InvalidPlan(
-        fmt::format("{}, which the framework {} does not do, expected a stack such as {}", lacks,
-                    stack.id, stack.id == "hf-eager" ? "hf-trainer" : "megatron-core"));
-  }
-  if (plan.numerics.quantize != Quantize::kNone && stack.parallel.megatron) {
-    throw Error(
-        fmt::format("quantize is {}, which the framework {} does not do, expected none or a "
-                    "stack such as hf-trainer",
-                    name_of(plan.numerics.quantize), stack.id));
-  }
+/// Of a cluster whose ranks share processors.
+void check_shared_devices(const Plan& plan, const profiles::Profile& profile) {
   const Cluster& cluster = profile.cluster;
-  if (cluster.devices_per_node > 0) {
-    const bool runs_here = cluster.gpu.is_processor() && stack.id == "native";
-    if (!runs_here || !beyond_execution(plan).empty()) {
-      throw InvalidPlan(
-          fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
-                      beyond_data_parallel(plan), cluster.id));
-    }
-    // Tensor ranks of this project's executor take turns on a processor as replicas do.
-    if (plan.parallel.pp == 1) return;
-    // Stages wait for one another, and where they share a core no pass has a time of its own.
-    if (cluster.ranks_per_device(plan.gpus) > cluster.gpu.sm_count) {
-      throw InvalidPlan(
-          fmt::format("pp is {}, but {} ranks take turns on the {} cores of cluster {}, expected "
-                      "at most one rank a core (gpu.sm_count), or a cluster such as cpu-cores",
-                      plan.parallel.pp, plan.gpus, cluster.gpu.sm_count, cluster.id));
-    }
+  if (cluster.devices_per_node == 0 || !features_of(plan).any()) return;
+  const bool runs_here = cluster.gpu.is_processor() && profile.stack.id == "native";
+  if (!runs_here || !beyond_execution(plan).empty()) {
+    throw InvalidPlan(
+        fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
+                    beyond(plan, {}), cluster.id));
   }
+  // Tensor ranks of this project's executor take turns on a processor as replicas do. Stages wait
+  // for one another, and where they share a core no pass has a time of its own.
+  if (plan.parallel.pp > 1 && cluster.ranks_per_device(plan.gpus) > cluster.gpu.sm_count) {
+    throw InvalidPlan(
+        fmt::format("pp is {}, but {} ranks take turns on the {} cores of cluster {}, expected "
+                    "at most one rank a core (gpu.sm_count), or a cluster such as cpu-cores",
+                    plan.parallel.pp, plan.gpus, cluster.gpu.sm_count, cluster.id));
+  }
+}
+
+void check_precision(const Plan& plan, const Gpu& gpu) {
   const Numerics& n = plan.numerics;
-  const Gpu& gpu = cluster.gpu;
+  const bool computes_in_bf16 = n.precision == Precision::kBf16;
+  if (peak_flops(gpu, n.precision) <= 0 && computes_in_bf16) {
+    if (plan.param_dtype != DType::kBf16) return;
+    throw InvalidPlan(
+        fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
+                    "with a stack that does it, such as megatron-core",
+                    gpu.id));
+  }
   if (peak_flops(gpu, n.precision) <= 0) {
     std::vector<std::string_view> has;
     for (const Precision other :
@@ -86,12 +82,14 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                     "delayed, tensorwise, rowwise or block",
                     gpu.id));
   }
-  if (plan.parallel.cp > 1 && model.recurrence.value_heads > 0 && !stack.parallel.megatron) {
-    throw InvalidPlan(fmt::format(
-        "cp is {}, but the framework {} does not share sequences of {} over context ranks, "
-        "expected 1 or a stack such as megatron-core",
-        plan.parallel.cp, stack.id, name_of(model.recurrence.kind)));
-  }
+}
+
+}  // namespace
+
+void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
+  check_framework(model, plan, profile.stack);
+  check_shared_devices(plan, profile);
+  check_precision(plan, profile.cluster.gpu);
   if (model.layers < plan.parallel.pp) {
     throw InvalidPlan(fmt::format("pp is {}, more than the {} layers, expected at most {}",
                                   plan.parallel.pp, model.layers, model.layers));

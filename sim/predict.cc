@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
-#include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/accounting.h"
 #include "sim/check_modelled.h"
-#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/seconds.h"
+#include "sim/core/features.h"
 #include "sim/core/placement.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/scale.h"
@@ -40,18 +38,6 @@ bool expandable_segments(const Plan& plan, const Stack& stack) {
                                                  : plan.allocator == AllocatorKind::kExpandable;
 }
 
-/// Throws Error where the plan computes in bf16 and the GPU cannot.
-void check_precision(const Plan& plan, const Gpu& gpu) {
-  if (plan.param_dtype != DType::kBf16 || plan.numerics.precision != Precision::kBf16 ||
-      peak_flops(gpu, Precision::kBf16) > 0) {
-    return;
-  }
-  throw InvalidPlan(
-      fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
-                  "with a stack that does it, such as megatron-core",
-                  gpu.id));
-}
-
 Bytes whole_bytes(double bytes) {
   return static_cast<Bytes>(bytes);
 }
@@ -64,10 +50,12 @@ struct StageOfStep {
   Bytes reserved_bytes = 0;
 };
 
-/// Of a rank, with its communicators.
-Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
-  return profile.cluster.gpu.runtime_bytes +
-         whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
+/// Of a rank. The GPU's has the communicator of data parallelism in it.
+Bytes runtime_bytes(const profiles::Profile& profile, const Plan& plan) {
+  const Bytes of_gpu = profile.cluster.gpu.runtime_bytes;
+  if (!divides_replica(plan)) return of_gpu;
+  const int count = communicators(layout_of(plan, profile.cluster));
+  return of_gpu + whole_bytes(count * profile.stack.parallel.communicator_bytes);
 }
 
 /// Of a pipeline, what each stage has allocated at its fullest: what its chunks add up to or, where
@@ -96,7 +84,7 @@ std::vector<MemoryLevel> allocated_by_stage(const Model& model, const profiles::
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
                             ProgramCache& programs, StageMemory& stages, Schedule& scratch) {
   const Stack& stack = profile.stack;
-  const Bytes runtime = runtime_bytes(profile, layout_of(plan, profile.cluster));
+  const Bytes runtime = runtime_bytes(profile, plan);
   const std::vector<ChunkContent> parts = partition_layers(model, plan, stack);
   const Bytes held = stages.held_bytes(plan, parts) + runtime;
   if (held > profile.cluster.memory_bytes_per_rank(plan.gpus)) return held;
@@ -115,7 +103,7 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
               scratch, ChunkUse::kMemory);
   const MemoryLevel peak = allocated_peak(scratch).level;
   return runtime +
-         (replays_memory(plan, stack) ? peak.bytes : estimated_reserved_bytes(peak, stack));
+         (knows_reserved(plan, stack) ? estimated_reserved_bytes(peak, stack) : peak.bytes);
 }
 
 /// The fullest stage's memory stands for all of a pipeline's.
@@ -131,19 +119,6 @@ void fill_memory_of_stages(MemoryPrediction& m, const std::vector<StageOfStep>& 
   m.peak_at = fmt::format("the backward pass of stage {}", fullest - stages.begin());
   m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
   m.fits = m.total_bytes <= m.usable_bytes;
-}
-
-/// The strategy whose gathers and reductions stand for those of the plan's, in software that has
-/// none of that name and in pipelines; empty where the strategy's own are meant.
-std::string_view stands_for(const Plan& plan, const Stack& stack) {
-  const StrategyInfo& strategy = info_of(plan.strategy);
-  if (!stack.parallel.megatron) return "";
-  if (strategy.second_shard) return name_of(Strategy::kFsdp2);
-  if (strategy.shards == Sharded::kGradients) return name_of(Strategy::kZero1);
-  const bool own = strategy.software == Software::kFsdp2 ||
-                   strategy.software == Software::kMegatron ||
-                   strategy.shards != Sharded::kParameters;
-  return own ? "" : name_of(Strategy::kMegatronFsdp);
 }
 
 void fill_stages(Prediction& p, const std::vector<StageOfStep>& stages) {
@@ -165,29 +140,6 @@ void fill_stages(Prediction& p, const std::vector<StageOfStep>& stages) {
   }
 }
 
-/// Stages and intervals of a model-parallel plan whose times and memory are known.
-void finish_parallel(Prediction& p, const Model& model, const profiles::Profile& profile,
-                     const std::vector<StageOfStep>& stages, const std::string& source) {
-  const Plan& plan = p.plan;
-  fill_stages(p, stages);
-  p.pipeline.micro_batches = plan.grad_accum;
-  p.extrapolated = profiles::model_parallel_uncertainty().extrapolations(
-      profile.stack.family, profile.cluster.gpu.id, plan.gpus);
-  if (const std::string_view other = stands_for(plan, profile.stack); !other.empty()) {
-    const std::string beyond = beyond_data_parallel(plan);
-    p.extrapolated.push_back(fmt::format(
-        "strategy {} {}: its gathers and reductions are priced as those of {}",
-        name_of(plan.strategy),
-        beyond.empty() ? "in framework " + profile.stack.id : "where " + beyond, other));
-  }
-  set_intervals(p, profile, published_half_width(p, model, profile, source));
-  // Software that also runs plans of data parallelism has published peaks of its own there.
-  const double memory_width = profiles::model_parallel_uncertainty().memory_half_width;
-  if (profile.stack.parallel.megatron && memory_width > 0) {
-    set_memory_interval(p.memory, {memory_width, memory_width});
-  }
-}
-
 double tokens_per_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len * plan.micro_batch) *
          static_cast<double>(plan.grad_accum);
@@ -195,9 +147,8 @@ double tokens_per_step(const Plan& plan) {
 
 }  // namespace
 
-bool replays_memory(const Plan& plan, const Stack& stack) {
-  return stack.memory == MemoryManager::kCachingAllocator && !stack.parallel.megatron &&
-         plan.parallel.pp == 1;
+bool knows_reserved(const Plan& plan, const Stack& stack) {
+  return stack.memory != MemoryManager::kCachingAllocator || plan.parallel.pp > 1;
 }
 
 double model_flops(const Model& model, const Plan& plan) {
@@ -228,6 +179,7 @@ struct Predictor::State {
   Schedule memory_schedule;  // of a plan whose memory alone is asked for
   bool scheduled = false;    // `schedule` is of the last plan
   std::vector<OpCost> op_costs;
+  KernelTimes kernels;           // of the last plan's step, of its busiest stage
   Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
 
   void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step) const {
@@ -256,11 +208,11 @@ struct Predictor::State {
     return share;
   }
 
-  StepRegime regime(const TimePrediction& t, const HostShare& host) const {
-    KernelTimes kernels;
+  KernelTimes kernels_of_schedule() const {
+    KernelTimes times;
     for (const Section& section : schedule.sections)
-      kernels.add(kernel_times(schedule, op_costs, section), section.repeats);
-    return step_regime(host, kernels, t.exposed_communication_s);
+      times.add(kernel_times(schedule, op_costs, section), section.repeats);
+    return times;
   }
 
   /// Of a step whose length is known, and that a rank executes so many FLOPs in.
@@ -273,12 +225,6 @@ struct Predictor::State {
     t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
     t.hfu = flops / t.iteration_s / t.peak_flops;
-  }
-
-  /// Its units communicate, or its framework is one for such plans.
-  bool is_model_parallel(const Plan& plan) const {
-    return profile.stack.parallel.megatron || !beyond_data_parallel(plan).empty() ||
-           !model.is_plain();
   }
 
   PipelineSimulator& stages() {
@@ -302,7 +248,8 @@ struct Predictor::State {
     const double between_s = profile.stack.host.step_s;
     p.host = {step.issued_s, t.compute_s + t.exposed_communication_s,
               std::max(0.0, t.host_s - between_s)};
-    p.regime = step_regime(p.host, step.kernels, t.exposed_communication_s);
+    kernels = step.kernels;
+    p.regime = step_regime(p.host, kernels, t.exposed_communication_s);
     t.forward_s = step.forward_s;
     t.backward_s = step.backward_s;
     fill_rates(t, plan, step.flops);
@@ -320,7 +267,7 @@ struct Predictor::State {
     }
     MemoryPrediction& memory = p.memory;
     memory.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
-    memory.runtime_bytes = runtime_bytes(profile, layout_of(plan, profile.cluster));
+    memory.runtime_bytes = runtime_bytes(profile, plan);
     const std::vector<MemoryLevel> allocated =
         allocated_by_stage(model, profile, plan, programs, stage_memory, step.parts);
     const std::vector<std::int64_t> layers = stage_layers(pipeline_shape(plan), step.parts);
@@ -342,7 +289,8 @@ struct Predictor::State {
     if (p.memory.given_up) return {};
     fill_time(p.time, p.plan, step);
     p.host = host_share(p.time);
-    p.regime = regime(p.time, p.host);
+    kernels = kernels_of_schedule();
+    p.regime = step_regime(p.host, kernels, p.time.exposed_communication_s);
     p.sent = communication_by_group(schedule);
     p.communication = sum_of(p.sent);
     for (std::size_t group = 0; group < p.exposed_s.size(); ++group) {
@@ -393,9 +341,8 @@ struct Predictor::State {
   void fill_intervals(Prediction& p, const std::string& source) const {
     const TimePrediction& t = p.time;
     const double published = published_half_width(p, model, profile, source);
-    const double half_width =
-        calibrated_half_width(profile, schedule, op_costs,
-                              {t.iteration_s, t.exposed_communication_s, t.host_s}, published);
+    const double half_width = calibrated_half_width(
+        profile, kernels, {t.iteration_s, t.exposed_communication_s, t.host_s}, published);
     if (half_width != published) p.time.scale_half_width = 0;
     set_intervals(p, profile, half_width);
   }
@@ -408,8 +355,7 @@ struct Predictor::State {
     const AllocatedPeak peak = allocated_peak(schedule);
     m.breakdown_bytes = peak.level.by_category;
     m.peak_at = describe(schedule, peak.at);
-    m.runtime_bytes = is_model_parallel(plan) ? runtime_bytes(profile, schedule.layout)
-                                              : profile.cluster.gpu.runtime_bytes;
+    m.runtime_bytes = runtime_bytes(profile, plan);
     m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.level.bytes;
     std::vector<Nanoseconds> drains;
@@ -447,7 +393,7 @@ struct Predictor::State {
       m.peak_active_bytes = replayed.peak_active;
       m.peak_reserved_bytes = replayed.peak_reserved;
       m.allocator_retries = replayed.retries;
-    } else if (!replays_memory(plan, profile.stack)) {
+    } else if (knows_reserved(plan, profile.stack)) {
       m.estimates_fragmentation = true;
       m.peak_reserved_bytes = estimated_reserved_bytes(peak.level, profile.stack);
     }
@@ -458,7 +404,7 @@ struct Predictor::State {
 
   /// Simulates the step of `schedule`, and memory with what it makes the step wait.
   StepTime run(const Plan& plan, const PredictOptions& options, MemoryPrediction& memory) {
-    const bool replays = options.reserved && replays_memory(plan, profile.stack);
+    const bool replays = options.reserved && !knows_reserved(plan, profile.stack);
     // Micro-batches are alike, so the allocator meets only a few of them.
     const bool shortens =
         replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroBatches;
@@ -530,23 +476,18 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
-  check_precision(plan, cluster.gpu);
+  check_modelled(s.model, plan, s.profile);
   s.scheduled = plan.parallel.pp == 1;
-  const bool model_parallel = s.is_model_parallel(plan);
-  if (model_parallel) check_modelled(s.model, plan, s.profile);
   Prediction p;
   p.plan = plan;
   const std::vector<StageOfStep> stages =
       s.scheduled ? s.run_schedule(p, options) : s.run_stages(p, options);
   if (p.memory.given_up) return p;
-  if (model_parallel) {
-    finish_parallel(p, s.model, s.profile, stages, options.source);
-    return p;
-  }
-  if (options.reserved && cluster.gpu.streams_contend())
+  fill_stages(p, stages);
+  p.pipeline.micro_batches = plan.grad_accum;
+  if (s.scheduled && options.reserved && cluster.gpu.streams_contend())
     p.other_tie_order_s = s.other_tie_order_s(p, options);
-  p.extrapolated =
-      extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
+  p.extrapolated = extrapolations(s.profile, s.model, plan);
   s.fill_intervals(p, options.source);
   return p;
 }

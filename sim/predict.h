@@ -65,9 +65,9 @@ class Predictor {
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,
                    const PredictOptions& options = {});
 
-/// Whether the framework's allocator is replayed over the step; else its fragmentation is
-/// estimated.
-bool replays_memory(const Plan& plan, const Stack& stack);
+/// Whether what the framework reserves follows from the tensors that are alive; else its allocator
+/// is replayed over the step.
+bool knows_reserved(const Plan& plan, const Stack& stack);
 
 /// Training FLOPs of one step on one rank: 6 per matrix weight and token, and causal attention
 /// counted half.

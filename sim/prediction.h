@@ -93,11 +93,11 @@ struct Prediction {
   HostShare host;  // of the busiest stage, its own work between steps left out
   StepRegime regime = StepRegime::kCompute;  // of the same stage
   MemoryPrediction memory;
-  CommunicationBytes communication;  // of all groups
-  // Of model-parallel plans; empty and zero for others. By CommGroup, of the
-  // busiest stage: what a rank sends in a step, and what of it the step waits for.
-  std::vector<StagePrediction> stages;
+  CommunicationBytes communication;     // of all groups
+  std::vector<StagePrediction> stages;  // of a plan without a pipeline, one
   PipelinePrediction pipeline;
+  // By CommGroup, of the busiest stage: what a rank sends in a step, and what of it the step waits
+  // for.
   CommunicationByGroup sent{};
   std::array<double, kCommGroups> exposed_s{};
   /// The step if kernels of side streams went before the compute stream's among equal priorities

@@ -13,6 +13,7 @@
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
+#include "sim/core/features.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/parallelism.h"
 
@@ -365,7 +366,7 @@ Plan plan_of(const ImportedConfig& config, std::int64_t gpus, std::int64_t layer
 }
 
 void fall_back(ImportedConfig& config, const Plan& plan, bool has_experts) {
-  std::string lacks = beyond_data_parallel(plan);
+  std::string lacks = beyond(plan, {});
   if (lacks.empty() && has_experts && config.stack != "megatron-core") {
     lacks = "the model has experts";
     config.knobs.parallel.dispatcher = Dispatcher::kAllToAll;

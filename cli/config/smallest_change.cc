@@ -145,7 +145,9 @@ class Changer {
     try {
       check_plan(plan, job_.model, job_.profile.cluster.gpus_per_node);
       // A framework that has no adapters or other optimizers runs under the one that adds them.
-      const bool own = plan.numerics == plan_.numerics || job_.profile.stack.parallel.supported;
+      const Stack& stack = job_.profile.stack;
+      const bool own =
+          plan.numerics == plan_.numerics || beyond(plan, stack.parallel.features()).empty();
       if (own) return sim::predict(job_.model, job_.profile, plan);
       Plan there = plan;
       there.stack = trainer_.stack.id;

@@ -83,7 +83,7 @@ void add_experts(const Model& model, Options& out) {
 /// The nearest of Megatron's strategies.
 Strategy megatron_strategy(Strategy strategy) {
   const StrategyInfo& info = info_of(strategy);
-  if (info.software == Software::kMegatron || info.shards == Sharded::kNothing) return strategy;
+  if (info.bucketed || info.shards == Sharded::kNothing) return strategy;
   return info.shards == Sharded::kParameters ? Strategy::kMegatronFsdp
                                              : Strategy::kDistributedOptimizer;
 }
@@ -466,7 +466,7 @@ MegatronOptions megatron_plan_options(const sim::Job& inputs, const Plan& plan,
                                       TrainerSettings& settings) {
   settings.as_run = plan;
   remark_stack(plan, "Megatron",
-               inputs.profile.stack.parallel.megatron ? plan.stack : "megatron-core", settings);
+               inputs.profile.stack.optimizer.bucketed ? plan.stack : "megatron-core", settings);
   Options out;
   add_parallelism(inputs, plan, settings, out);
   out.group("batch");

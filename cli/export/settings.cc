@@ -9,6 +9,7 @@
 
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_value.h"
+#include "sim/core/features.h"
 
 namespace shardwright::cli {
 
@@ -50,8 +51,8 @@ const Trainer& trainer_named(const std::string& name) {
 
 void refuse_model_parallel(const Plan& plan, std::string_view trainer) {
   if (plan.offload == Offload::kOptimizer) return;  // told by the trainer's own file
-  refuse_parallelism(plan, fmt::format("{} divides data alone", trainer),
-                     "--format torchtitan, megatron-lm or megatron-bridge");
+  refuse_beyond(plan, {}, fmt::format("{} divides data alone", trainer),
+                "--format torchtitan, megatron-lm or megatron-bridge");
 }
 
 Ranks ranks_of(const sim::Job& inputs, const Plan& plan) {

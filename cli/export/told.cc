@@ -223,7 +223,7 @@ std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
   const bool adapters = request.parallel.lora.has_value();
   const Limits limits = limits_of(framework.name, adapters);
   const tuner::Request plain = limited(framework, request, limits);
-  const bool asks = tuner::asks_for_model_parallel(request) || model.is_moe();
+  const bool asks = tuner::features_of(request).any() || model.is_moe();
   const bool only_one = request.gpus == 1;
   std::vector<tuner::AskedPlans> asked;
   if (adapters && !limits.megatron) return trainer_requests(request, model);
@@ -269,7 +269,7 @@ std::vector<tuner::AskedPlans> trainer_requests(const tuner::Request& request, c
                                      : common(trainer, request.strategies, limits.strategies);
   keep_whole(trainer, one);
   const tuner::Extent extent =
-      tuner::asks_for_model_parallel(one) ? tuner::Extent::kAll : tuner::Extent::kDataAlone;
+      tuner::features_of(one).any() ? tuner::Extent::kAll : tuner::Extent::kDataAlone;
   std::vector<tuner::AskedPlans> asked;
   for (tuner::Request& each : recomputing(trainer, one, limits.layers, model.layers))
     asked.push_back({std::move(each), extent});

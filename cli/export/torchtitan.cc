@@ -20,6 +20,7 @@
 #include "cli/export/settings.h"
 #include "cli/export/torchtitan_options.h"
 #include "sim/core/base/error.h"
+#include "sim/core/features.h"
 
 namespace shardwright::cli {
 namespace {
@@ -383,8 +384,8 @@ TrainerSettings torchtitan_main_settings(const sim::Job& inputs, const Plan& pla
 
 TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan) {
   if (shards_for_titan(plan)) {
-    refuse_parallelism(plan, "the TOML of torchtitan 0.2 is written for data parallelism only",
-                       "--format torchtitan");
+    refuse_beyond(plan, {}, "the TOML of torchtitan 0.2 is written for data parallelism only",
+                  "--format torchtitan");
   }
   TrainerSettings settings;
   const TitanOptions options = common_options(inputs, plan, settings);

@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "sim/core/parallelism.h"
+#include "sim/core/features.h"
 
 namespace shardwright::cli {
 namespace {
@@ -51,13 +51,10 @@ const char* yaml_switch(bool on) {
 }
 
 void refuse_beyond_fine_tuning(const Plan& plan, std::string_view trainer) {
-  Plan rest = plan;
-  rest.offload = Offload::kNone;
-  rest.numerics.lora = 0;
-  rest.numerics.quantize = Quantize::kNone;
-  if (rest.numerics.optimizer == Optimizer::kAdamw8bit) rest.numerics.optimizer = Optimizer::kAdamw;
-  refuse_parallelism(rest, fmt::format("{} divides data alone", trainer),
-                     "--format torchtitan, megatron-lm or megatron-bridge");
+  Features does = {Feature::kAdapters, Feature::kQuantized, Feature::kActivationOffload};
+  if (plan.numerics.optimizer == Optimizer::kAdamw8bit) does.add(Feature::kOptimizer);
+  refuse_beyond(plan, does, fmt::format("{} divides data alone", trainer),
+                "--format torchtitan, megatron-lm or megatron-bridge");
 }
 
 bool checkpoint_all_or_none(const Plan& plan, std::int64_t layers, std::string_view trainer,
@@ -89,7 +86,7 @@ TrainerRun follow_on_trainer(const sim::Job& inputs, const Plan& plan, std::stri
   choose_trainer_sharding(plan, trainer, run, settings);
   remark_trainer_dtypes(plan, settings);
   run.checkpoints = checkpoint_all_or_none(plan, inputs.model.layers, trainer, settings);
-  const bool usual = beyond_data_parallel(settings.as_run).empty() && !inputs.model.is_moe();
+  const bool usual = !features_of(settings.as_run).any() && !inputs.model.is_moe();
   remark_stack(plan, trainer, usual ? "hf-eager" : "hf-trainer", settings);
   if (run.sharding == TrainerSharding::kFsdp1 || run.sharding == TrainerSharding::kFsdp2) {
     remark_gather_window(plan, trainer, "FSDP gathers one layer ahead", settings);

@@ -39,16 +39,16 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
   const profiles::Profile& named = job.profile;
   candidates.searched.push_back(named);
   // Who fine-tunes stays in the framework that is usual for it.
-  const bool is_named = flags.stack || flags.plan_file || named.stack.parallel.megatron ||
+  const bool is_named = flags.stack || flags.plan_file || named.stack.optimizer.bucketed ||
                         fine_tunes(flags.task, flags.knobs);
-  const bool asked = tuner::asks_for_model_parallel(request);
+  const bool asked = tuner::features_of(request).any();
   const bool moe = job.model.is_moe();
   const bool alone = request.gpus == 1 || named.cluster.devices_per_node > 0;
-  if (!is_named && (asked || moe || !(alone || tuner::asks_for_data_parallel(request)))) {
+  if (!is_named && (asked || moe || !(alone || tuner::holds_sharding(request)))) {
     candidates.searched.push_back(
         profile_of(job, profiles::usual_model_parallel_stack(), request.gpus));
   }
-  if (moe && !asked && !named.stack.parallel.megatron && !fine_tunes(flags.task, flags.knobs))
+  if (moe && !asked && !named.stack.optimizer.bucketed && !fine_tunes(flags.task, flags.knobs))
     candidates.refusal = "its engine predicts no experts";
   if (!is_named && !asked && !moe && is_trained_family(job.model.family) &&
       named.stack.id != kNative) {

@@ -127,14 +127,10 @@ bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::st
   if (model.is_moe() && !fine_tunes) return false;
   Plan asked;
   take_parallelism(knobs.parallel, asked);
-  const auto of_megatron = [](Strategy strategy) {
-    return info_of(strategy).software == Software::kMegatron;
-  };
+  const auto of_megatron = [](Strategy strategy) { return info_of(strategy).bucketed; };
   const std::vector<Strategy>& named = knobs.strategies;
   if (!named.empty() && std::all_of(named.begin(), named.end(), of_megatron)) return false;
-  if (beyond_data_parallel(asked).empty()) return true;
-  const ParallelSoftware software = profiles::load_stack(stack).stack.parallel;
-  return software.supported || (software.tensor_and_pipeline && beyond_execution(asked).empty());
+  return beyond(asked, profiles::load_stack(stack).stack.parallel.features()).empty();
 }
 
 /// `planned`: `file` is the plan to change, not a set of defaults.
@@ -193,7 +189,7 @@ sim::Job with_flags(const PlanFlags& flags, sim::Job job, bool planned) {
   std::vector<Strategy> strategies = flags.knobs.strategies;
   if (strategies.empty()) {
     // Model-parallel frameworks shards the optimizer over its replicas.
-    const bool own = !planned && job.profile.stack.parallel.megatron;
+    const bool own = !planned && job.profile.stack.optimizer.bucketed;
     strategies = {own ? Strategy::kDistributedOptimizer : base.strategy};
   }
   job.plans.clear();

@@ -20,6 +20,7 @@
 #include "profiles/gpu_file.h"
 #include "profiles/prices/price.h"
 #include "profiles/stack_file.h"
+#include "sim/core/base/parse_value.h"
 
 namespace shardwright::cli {
 namespace {
@@ -55,6 +56,13 @@ std::string shown_value(const Field& field) {
       field.target);
 }
 
+/// A list that is too wide for its column: one word a line.
+std::vector<std::string> lines_of(std::string value) {
+  constexpr std::size_t kWidest = 32;
+  if (value.size() <= kWidest) return {std::move(value)};
+  return split_commas(value);
+}
+
 std::string shown_source(const Origin& origin) {
   return origin.date.empty() ? origin.source : fmt::format("{} ({})", origin.source, origin.date);
 }
@@ -87,8 +95,10 @@ void add_rows(Table& table, const FieldList& fields, const Origins& origins) {
       const auto at = origins.find(field.path);
       const Origin origin = at == origins.end() ? Origin{"default", "", ""} : at->second;
       const std::string source = shown_source(origin);
-      table.add_row({name, shown_value(field), origin.confidence,
+      const std::vector<std::string> lines = lines_of(shown_value(field));
+      table.add_row({name, lines.front(), origin.confidence,
                      source == last_source ? Cell("as above", Style::kDim) : Cell(source)});
+      for (std::size_t i = 1; i < lines.size(); ++i) table.add_row({"", lines[i]});
       last_source = source;
     }
   }

@@ -66,7 +66,8 @@ constexpr std::array<std::string_view, 7> kOfOthers = {
     "iteration_time_s", "over_critical_batch", "tokens_per_s"};
 // Of predictions beside other answers, the least missed first.
 constexpr std::array<std::string_view, 7> kOfPredictions = {
-    "origins", "novelty", "runs_here", "stages", "exposed_communication_s", "pipeline", "schema"};
+    "origins",  "novelty", "runs_here", "stages", "exposed_communication_by_group",
+    "pipeline", "schema"};
 
 std::size_t length_of(const Json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();

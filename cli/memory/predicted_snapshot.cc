@@ -11,8 +11,8 @@
 
 #include "cli/memory/pickle.h"
 #include "sim/core/base/error.h"
+#include "sim/core/features.h"
 #include "sim/core/memory_actions.h"
-#include "sim/core/parallelism.h"
 #include "sim/core/schedule.h"
 #include "sim/memory/allocator.h"
 #include "sim/strategies/lower.h"
@@ -197,8 +197,8 @@ std::string unit_words(const Schedule& schedule, std::int32_t unit) {
 }  // namespace
 
 std::string predicted_snapshot(const sim::Job& job, const Plan& plan) {
-  refuse_parallelism(plan, "a memory snapshot is drawn of data-parallel steps only",
-                     "a plan that does not are model-parallel");
+  refuse_beyond(plan, {}, "a memory snapshot is drawn of data-parallel steps only",
+                "a plan without it");
   Plan drawn = plan;
   drawn.grad_accum = std::min(plan.grad_accum, kDrawnMicroSteps);
   const Stack& stack = job.profile.stack;

@@ -67,10 +67,9 @@ export function stagesView({stages, pipeline, memory}) {
 }
 
 /** Groups that a model-parallel plan's ranks talk in: what each GPU sends and how long it waits. */
-export function groupsView({communication_bytes: sent, exposed_communication_s: waits}) {
-  if (!waits) return [];
+export function groupsView({communication_bytes: sent, exposed_communication_by_group: waits}) {
   const groups = Object.keys(waits).filter((group) => sent[group] > 0 || waits[group] > 0);
-  if (!groups.length) return [];
+  if (groups.length < 2) return [];
   return [html('h3', {}, 'Communication by group'), table(['group', 'a GPU sends', 'it waits for it'],
     groups.map((group) => [group, bytes(sent[group] || 0), seconds(waits[group])]), 'Communication by group')];
 }

@@ -204,6 +204,7 @@ Json explanation_json(const sim::Explanation& explanation) {
   Json parts = Json::array();
   for (int i = 0; i < sim::kStepParts; ++i) {
     const sim::PartTimes& part = explanation.parts[static_cast<std::size_t>(i)];
+    if (explanation.base.stages.size() > 1) break;  // its stages are told apart instead
     parts.push_back({{"part", name_of(static_cast<sim::StepPart>(i))},
                      {"seconds", part.total_s()},
                      {"bound_by", name_of(part.bound())},

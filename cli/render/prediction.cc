@@ -8,7 +8,7 @@
 #include <functional>
 #include <set>
 
-#include "cli/render/model_parallel.h"
+#include "cli/render/stages.h"
 #include "cli/render/text/bar.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -147,7 +147,7 @@ std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
     const double share = value / time.iteration_s;
     table.add_row({part.name, duration(value), percent(share), bar(share, kBarColumns, out)});
   }
-  if (is_model_parallel(prediction) && time.other_s() > 0) {
+  if (time.other_s() > 0) {
     const double share = time.other_s() / time.iteration_s;
     table.add_row(
         {"bubble", duration(time.other_s()), percent(share), bar(share, kBarColumns, out)});
@@ -265,7 +265,7 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
     if (sentence.empty()) continue;
     for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
   }
-  text += model_parallel_text(prediction, out);
+  text += stages_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
   text += heading(out, "What this rests on") + origins_table(inputs, prediction, out);
   return text + extrapolation_words({prediction});

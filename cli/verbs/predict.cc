@@ -15,8 +15,8 @@
 #include "cli/render/explanation.h"
 #include "cli/render/jitter.h"
 #include "cli/render/json/json_text.h"
-#include "cli/render/model_parallel.h"
 #include "cli/render/prediction.h"
+#include "cli/render/stages.h"
 #include "cli/render/whole_run.h"
 #include "cli/render/words/job_notes.h"
 #include "cli/render/words/rule_of_thumb.h"
@@ -85,10 +85,7 @@ class PredictVerb : public Verb {
     if (!trace_.empty()) write_trace_of(trace_, name(), inputs);
     std::vector<sim::Explanation> explanations;
     if (explain_) {
-      for (std::size_t i = 0; i < inputs.plans.size(); ++i) {
-        if (is_model_parallel(predictions[i])) continue;  // told by division.h
-        explanations.push_back(sim::explain(predictor, inputs.plans[i]));
-      }
+      for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
     }
     std::vector<WholeRunAnswer> runs;
     if (tokens_) {
@@ -140,11 +137,10 @@ class PredictVerb : public Verb {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
-    auto explanation = explanations.begin();
-    for (std::size_t i = 0; explain_ && i < predictions.size(); ++i) {
+    for (std::size_t i = 0; i < explanations.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["explanation"] = is_model_parallel(predictions[i]) ? losses_json(predictions[i])
-                                                            : explanation_json(*explanation++);
+      of["explanation"] = explanation_json(explanations[i]);
+      of["explanation"]["losses"] = losses_json(predictions[i]);
       of["explanation"]["rule_of_thumb"] = rule_of_thumb_json(inputs.model, predictions[i]);
     }
     for (std::size_t i = 0; i < jitters.size(); ++i) {
@@ -163,14 +159,12 @@ class PredictVerb : public Verb {
     fmt::print(results(), "{}",
                predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
                                        : comparison_text(inputs, predictions, out));
-    auto explanation = explanations.begin();
-    for (std::size_t i = 0; explain_ && i < predictions.size(); ++i) {
+    for (std::size_t i = 0; i < explanations.size(); ++i) {
       if (predictions.size() > 1) {
         fmt::print(results(), "{}", heading(out, name_of(inputs.plans[i].strategy)));
       }
-      fmt::print(results(), "{}",
-                 is_model_parallel(predictions[i]) ? losses_text(predictions[i], out)
-                                                   : explanation_text(*explanation++, out));
+      fmt::print(results(), "{}{}", losses_text(predictions[i], out),
+                 explanation_text(explanations[i], out));
       fmt::print(results(), "{}", heading(out, "Memory by the rule of thumb"));
       for (const std::string& sentence : rule_of_thumb_sentences(inputs.model, predictions[i])) {
         for (const std::string& line : wrap(sentence, out.columns))

@@ -99,7 +99,6 @@ Counted count(const std::vector<NoveltyWidths::Cells>& all, const RunKind& run) 
     const bool stack = cells.stack == run.stack, gpu = cells.gpu == run.gpu;
     if (stack && cells.moe) counted.framework_with_experts += cells.cells;
     if (gpu && cells.precision == run.precision) counted.precision += cells.cells;
-    if (cells.model_parallel != run.model_parallel) continue;
     if (stack) counted.framework += cells.cells;
     if (gpu) counted.gpu += cells.cells;
     if (stack && gpu) counted.pair += cells.cells;

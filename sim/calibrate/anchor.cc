@@ -9,6 +9,7 @@
 #include "profiles/uncertainty/anchored_uncertainty.h"
 #include "sim/calibrate/parameters.h"
 #include "sim/core/base/error.h"
+#include "sim/core/features.h"
 
 namespace shardwright::sim {
 namespace {
@@ -156,8 +157,7 @@ AnchorFit anchor(const Model& model, const profiles::Profile& base, const Plan& 
   const double seen = std::log(measured_s / time.iteration_s);
   fit.implausible = half_width > 0 && std::abs(seen) > kImplausible * half_width;
   if (!fit.implausible) {
-    fit.carried =
-        profiles::anchored_uncertainty().carried_share(!fit.before.stages.empty(), half_width);
+    fit.carried = profiles::anchored_uncertainty().carried_share(divides_replica(plan), half_width);
   }
   const Anchoring anchoring(model, base, plan);
   const std::vector<Direction> directions = anchoring.directions();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "sim/core/base/invalid_plan.h"
+#include "sim/core/features.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/trained_families.h"
 #include "sim/core/trained_precision.h"
@@ -15,17 +16,8 @@ namespace shardwright {
 
 namespace {
 
-/// Of a plan that the executor runs nothing is left that goes beyond data parallelism.
-Plan without_executed(const Plan& plan) {
-  Plan rest = with_products_in_bf16(plan);
-  Parallelism& p = rest.parallel;
-  p.tp = p.pp = p.virtual_stages = 1;
-  p.sp.reset();
-  p.pp_schedule.reset();
-  p.pp_layout.clear();
-  p.rank_order = Parallelism::kUsualOrder;
-  return rest;
-}
+/// Beside products in fp8.
+constexpr Features kExecuted = {Feature::kTensor, Feature::kPipeline};
 
 /// The first thing of tensor parallelism or a pipeline that a plan asks for and the executor does
 /// not run: in short, and as a sentence that goes on with what it expects.
@@ -53,14 +45,14 @@ std::optional<Beyond> beyond_model_parallel(const Plan& plan) {
 
 std::string beyond_execution(const Plan& plan) {
   if (const auto beyond = beyond_model_parallel(plan)) return beyond->what;
-  return beyond_data_parallel(without_executed(plan));
+  return beyond(with_products_in_bf16(plan), kExecuted);
 }
 
 void check_executed(const Plan& plan, std::string_view expected) {
   if (const auto beyond = beyond_model_parallel(plan))
     throw InvalidPlan(fmt::format("{}, expected {}", beyond->sentence, expected));
-  refuse_parallelism(without_executed(plan),
-                     "the executor runs data, tensor and pipeline parallelism only", expected);
+  refuse_beyond(with_products_in_bf16(plan), kExecuted,
+                "the executor runs data, tensor and pipeline parallelism only", expected);
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/features.h"
 #include "sim/core/kernel_group.h"
 
 namespace shardwright {
@@ -96,6 +97,7 @@ struct Fp8Software {
   /// Backward keeps inputs in 16 bits, and every product casts both operands just before it: no
   /// weights are cast for a whole step.
   bool casts_for_each_product = false;
+  bool norms_cast = false;        // norms write fp8 where the scale is known before
   double rowwise_gemm_share = 1;  // what GEMMs with a scale a row reach of those with one a tensor
   // Of streaming bandwidth; 0: ParallelSoftware::cast_efficiency.
   double cast_transpose_efficiency = 0;  // one scale, cast and transposed in one pass
@@ -130,16 +132,11 @@ struct SoftwareChoices {
   bool ep_overlap = false;  // a micro-batch's all-to-alls hide behind another's products
 };
 
-/// What only plans beyond data parallelism ask of the software, but for `megatron`.
 struct ParallelSoftware {
-  bool supported = false;  // tensor, pipeline and context parallelism exist
-  // Without them: products of another type than bf16 exist; tensor and sequence parallelism and
-  // pipelines do.
-  bool other_precisions = false;
-  bool tensor_and_pipeline = false;
-  /// Of Megatron-LM's family: its distributed optimizer, main gradients and memory.
-  bool megatron = false;
-  bool fused_attention = true;           // false: attention is eager whatever the plan says
+  Features features() const { return features_named(does); }
+
+  std::vector<std::string> does;  // beside sharding over data-parallel ranks: words of Feature
+  bool fused_attention = true;    // false: attention is eager whatever the plan says
   bool vocabulary_parallel_loss = true;  // false: every tensor rank gathers all logits
   /// Products of eager attention run on the fp32 cores where a head's row is not whole 16 bytes.
   bool tensor_cores_want_16_bytes = false;

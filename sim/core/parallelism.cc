@@ -7,9 +7,7 @@
 #include <array>
 #include <vector>
 
-#include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/words.h"
-#include "sim/core/plan.h"
 
 namespace shardwright {
 namespace {
@@ -74,50 +72,5 @@ SHARDWRIGHT_WORDS(Optimizer);
 SHARDWRIGHT_WORDS(Quantize);
 SHARDWRIGHT_WORDS(Adapted);
 #undef SHARDWRIGHT_WORDS
-
-std::string beyond_data_parallel(const Plan& plan) {
-  const Parallelism& p = plan.parallel;
-  const Numerics& n = plan.numerics;
-  const std::array<std::pair<std::string_view, std::int64_t>, 7> sizes = {
-      {{"tp", p.tp},
-       {"pp", p.pp},
-       {"virtual_stages", p.virtual_stages},
-       {"cp", p.cp},
-       {"ep", p.ep},
-       {"etp", p.etp},
-       {"lora", n.lora + 1}}};
-  for (const auto& [name, value] : sizes) {
-    if (value != 1) return fmt::format("{} is {}", name, name == "lora" ? n.lora : value);
-  }
-  if (n.precision != Precision::kBf16) {
-    return fmt::format("precision is {}", name_of(n.precision));
-  }
-  if (n.optimizer != Optimizer::kAdamw) {
-    return fmt::format("optimizer is {}", name_of(n.optimizer));
-  }
-  if (plan.offload == Offload::kActivations) return "offload is activations";
-  if ((plan.pieces & kMegatronPieces) != 0)
-    return fmt::format("recompute is {}", recompute_name(plan));
-  if (info_of(plan.strategy).software == Software::kMegatron) {
-    return fmt::format("strategy is {}", name_of(plan.strategy));
-  }
-  // What divides nothing here is no choice.
-  if (p.cuda_graphs.value_or(CudaGraphs::kNone) != CudaGraphs::kNone)
-    return fmt::format("cuda_graphs is {}", name_of(*p.cuda_graphs));
-  if (p.dispatcher) return fmt::format("dispatcher is {}", name_of(*p.dispatcher));
-  if (p.ep_overlap.value_or(false)) return "ep_overlap is on";
-  if (p.expert_capacity) return fmt::format("expert_capacity is {}", *p.expert_capacity);
-  if (p.expert_load) return fmt::format("expert_load is {}", to_text(*p.expert_load));
-  if (p.overlap_grad_reduce || p.overlap_param_gather)
-    return "overlap_grad_reduce or overlap_param_gather is chosen";
-  if (!p.pp_layout.empty()) return fmt::format("pp_layout is {}", p.pp_layout);
-  return "";
-}
-
-void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected) {
-  const std::string what = beyond_data_parallel(plan);
-  if (what.empty()) return;
-  throw InvalidPlan(fmt::format("{}, but {}, expected {}", what, who, expected));
-}
 
 }  // namespace shardwright

@@ -109,12 +109,6 @@ std::optional<Enum> parallel_word(std::string_view name);
 template <typename Enum>
 std::string words_of();
 
-/// What of the plan is more than data parallelism, as in "tp is 8"; empty: nothing.
-std::string beyond_data_parallel(const Plan& plan);
-
-/// Throws Error that ends in `expected` where the plan is more than data parallelism.
-void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected);
-
 /// Throws Error naming the first knob that is out of range, contradicts another one, or does not
 /// divide the heads, layers, tokens or GPUs it is to divide, with the nearest values that do.
 void check_parallelism(const Plan& plan, const Model& model);

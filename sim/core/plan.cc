@@ -12,6 +12,7 @@
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
+#include "sim/core/features.h"
 #include "sim/core/model.h"
 #include "sim/core/rack.h"
 #include "sim/core/units.h"
@@ -73,14 +74,14 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
     throw InvalidPlan(fmt::format("shard_group is {}, expected 0 (the strategy's own) or more",
                                   plan.shard_group));
   }
-  if (!beyond_data_parallel(plan).empty()) return;  // check_parallelism judges its groups
+  if (divides_replica(plan)) return;  // check_parallelism judges its groups
   if (strategy.replicates() && plan.shard_group > 1) {
     throw InvalidPlan(
         fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
                     plan.shard_group, name_of(plan.strategy)));
   }
   const bool whole = plan.shard_group == 0 || plan.shard_group == plan.gpus;
-  if (!strategy.replicates() && !strategy.hybrid && !whole) {
+  if (!strategy.replicates() && !strategy.hybrid && !strategy.bucketed && !whole) {
     throw InvalidPlan(fmt::format(
         "shard_group is {}, but the strategy {} shards over all {} GPUs, expected 0, {} or the "
         "strategy hsdp",

@@ -21,6 +21,9 @@ struct OptimizerImplementation {
   int kernels_per_tensor = 1;
   double efficiency = 1;
   bool foreach = false;  // one launch for many tensors
+  /// Gradients are summed in flat buckets of their own, whose parts are what ranks own (Megatron's
+  /// distributed optimizer and FSDP).
+  bool bucketed = false;
 };
 
 struct HostCosts {
@@ -44,7 +47,9 @@ struct CopyEfficiencies {
   double add = 1;          // accumulate
 };
 
-enum class MemoryManager { kStatic, kCachingAllocator };
+/// Planned arenas, or PyTorch's allocator: replayed over the step, or what it reserves beyond the
+/// tensors estimated (ParallelSoftware::fragmentation).
+enum class MemoryManager { kStatic, kCachingAllocator, kEstimatedAllocator };
 
 /// How PyTorch's caching allocator is set (PYTORCH_CUDA_ALLOC_CONF); nothing to a static stack.
 struct AllocatorSettings {
@@ -66,6 +71,7 @@ struct Stack {
   std::string family;  // the stack that this one is an preset of, or its own id
   std::string description;
   MemoryManager memory = MemoryManager::kCachingAllocator;
+  std::vector<std::string> strategies;  // that it has; empty: those of its kind of memory
   AllocatorSettings allocator;
   std::string attention_kernel = "fa2";  // which of the GPU's attention parameter sets applies
   NaiveAttention naive_attention;        // and what runs where that kernel refuses

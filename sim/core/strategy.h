@@ -43,6 +43,8 @@ struct StrategyInfo {
   bool reshards = false;
   /// Shards within groups of ranks (Plan::shard_group) and replicates across them.
   bool hybrid = false;
+  /// Sums gradients in flat buckets; takes a Plan::shard_group of fewer than all replicas, too.
+  bool bucketed = false;
   bool one_rank = false;
   /// Keeps from forward to backward a second shard, of the ranks of a node.
   bool second_shard = false;

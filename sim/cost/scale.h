@@ -24,7 +24,7 @@ inline double doublings_beyond_node(const Cluster& cluster, std::int64_t gpus) {
 /// each other in every layer, and their published runs show no loss beyond that.
 inline double scale_factor(const profiles::Profile& profile, const Plan& plan) {
   const ParallelSoftware& software = profile.stack.parallel;
-  if (software.megatron) {
+  if (profile.stack.optimizer.bucketed) {
     const double nodes = std::ceil(static_cast<double>(plan.gpus) /
                                    static_cast<double>(profile.cluster.gpus_per_node));
     return 1 + software.step_jitter_per_doubling * std::log2(std::max(1.0, nodes));

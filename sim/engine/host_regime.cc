@@ -60,28 +60,26 @@ std::string_view name_of(StepRegime regime) {
 
 StepRegime step_regime(const HostShare& host, const KernelTimes& kernels, double exposed_s) {
   if (host.regime() == HostRegime::kHost) return StepRegime::kHost;
-  const double multiply_s = static_cast<double>(kernels.multiply_ns) * 1e-9;
-  const double move_s = static_cast<double>(kernels.move_ns) * 1e-9;
+  const double multiply_s = static_cast<double>(kernels.gemm_ns + kernels.attention_ns) * 1e-9;
+  const double move_s = static_cast<double>(kernels.memory_ns) * 1e-9;
   if (exposed_s > std::max(multiply_s, move_s)) return StepRegime::kCommunication;
   return move_s > multiply_s ? StepRegime::kMemory : StepRegime::kCompute;
 }
 
 void KernelTimes::add(const KernelTimes& other, std::int64_t times) {
-  multiply_ns += times * other.multiply_ns;
-  move_ns += times * other.move_ns;
+  gemm_ns += times * other.gemm_ns;
+  attention_ns += times * other.attention_ns;
+  memory_ns += times * other.memory_ns;
 }
 
 KernelTimes kernel_times(const Schedule& schedule, const std::vector<OpCost>& costs,
                          const Section& section) {
-  const auto of_kind = [&](auto is) {
+  const auto of_kind = [&](WorkKind kind) {
     return sum_over(schedule, section, [&](std::uint32_t i) {
-      return is(schedule.ops[i].work.kind) ? costs[i].alone_ns : Nanoseconds{0};
+      return schedule.ops[i].work.kind == kind ? costs[i].alone_ns : Nanoseconds{0};
     });
   };
-  return {of_kind([](WorkKind kind) {
-            return kind == WorkKind::kGemm || kind == WorkKind::kAttention;
-          }),
-          of_kind([](WorkKind kind) { return kind == WorkKind::kMemory; })};
+  return {of_kind(WorkKind::kGemm), of_kind(WorkKind::kAttention), of_kind(WorkKind::kMemory)};
 }
 
 Nanoseconds issued_ns(const Schedule& schedule, const std::vector<OpCost>& costs,

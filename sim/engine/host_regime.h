@@ -40,7 +40,7 @@ Nanoseconds issued_ns(const Schedule& schedule, const std::vector<OpCost>& costs
 /// Of kernels: those that multiply, bound by arithmetic where they are large, and those that only
 /// move memory.
 struct KernelTimes {
-  Nanoseconds multiply_ns = 0, move_ns = 0;
+  Nanoseconds gemm_ns = 0, attention_ns = 0, memory_ns = 0;
   void add(const KernelTimes& other, std::int64_t times);
 };
 /// Of the operations of a section, once, each alone on the device.

@@ -162,9 +162,9 @@ void UnitBounds::time_recomputed(const Plan& plan, const Layout& layout, Units& 
 
 UnitBounds::Units UnitBounds::units(const Plan& plan) {
   const Layout layout = layout_of(plan, profile_.cluster);
-  // Between reductions all of Megatron's DDP is alike.
+  // Between reductions all that is summed in buckets is alike.
   const bool one_kind =
-      profile_.stack.parallel.megatron && info_of(plan.strategy).shards != Sharded::kParameters;
+      profile_.stack.optimizer.bucketed && info_of(plan.strategy).shards != Sharded::kParameters;
   const bool each = reduces_each(plan);
   const auto key_of = [&](const Plan& of) {
     return Key{ListKey(of),

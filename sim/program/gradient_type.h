@@ -15,7 +15,7 @@ namespace shardwright::sim {
 
 /// Whether GEMMs of weight gradients add to the sum over micro-batches in their own kernel.
 inline bool adds_in_product(const Stack& stack) {
-  return stack.parallel.megatron && stack.parallel.accumulates_in_product;
+  return stack.optimizer.bucketed && stack.parallel.accumulates_in_product;
 }
 
 inline DType gradient_dtype(const Plan& plan, const Stack& stack) {

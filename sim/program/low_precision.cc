@@ -136,7 +136,7 @@ void cast_by_norm(const ProgramWriter& w, const Op& product, bool gathered, Op& 
 }
 
 bool norms_cast(const ProgramWriter& w) {
-  return fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.stack().parallel.megatron;
+  return fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.stack().parallel.fp8.norms_cast;
 }
 
 double product_share(const ProgramWriter& w) {

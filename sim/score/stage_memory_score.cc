@@ -31,15 +31,11 @@ StageMemoryScore score_stage_memory(const CsvTable& table, const Validation& val
       continue;
     }
     const Prediction& prediction = *found->second;
-    const auto stages =
-        static_cast<std::int64_t>(std::max<std::size_t>(1, prediction.stages.size()));
-    if (peak.stage < 0 || peak.stage >= stages) {
+    if (peak.stage < 0 || peak.stage >= std::ssize(prediction.stages)) {
       row.fail("pp_stage", "a stage of the run's pipeline");
     }
     const Bytes bytes =
-        prediction.stages.empty()
-            ? prediction.memory.peak_allocated_bytes
-            : prediction.stages[static_cast<std::size_t>(peak.stage)].peak_allocated_bytes;
+        prediction.stages[static_cast<std::size_t>(peak.stage)].peak_allocated_bytes;
     peak.predicted_gib = static_cast<double>(bytes) / kGiB;
     peak.error = peak.predicted_gib / peak.measured_gib - 1;
     errors.push_back(std::abs(peak.error));

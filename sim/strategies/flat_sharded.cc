@@ -26,7 +26,7 @@ class FlatSharded final : public ShardingStrategy {
     const Layout& layout = w.layout();
     const bool in_domain =
         layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
-    if (strategy_.software == Software::kMegatron && in_domain)
+    if (strategy_.bucketed && in_domain)
       registered_sms_ = w.stack().parallel.gradients.registered_buffer_sms;
     reshards_ = reshards_ && !w.pipelined();
     tied_ = w.tied();
@@ -44,7 +44,7 @@ class FlatSharded final : public ShardingStrategy {
     ShardingFacts facts = facts_of(strategy_, w);
     facts.keeps_parameters = true;
     facts.keeps_sums = true;
-    if (w.stack().parallel.megatron) facts.sum_dtype = plan.reduce_dtype;  // Megatron's main_grad
+    if (w.stack().optimizer.bucketed) facts.sum_dtype = plan.reduce_dtype;
     facts.weights.count = reshards_ ? buffers_ : UnitBuffers::kEveryUnit;
     facts.gradients.count = 2;
     facts.reduces_through_shard =

@@ -222,7 +222,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy, const Model& mod
   // The native update multiplies by the clipping factor as it reads the gradient.
   const bool native = stack.memory == MemoryManager::kStatic;
   w.memory_op(OpKind::kClip, 0, Phase::kOptimizer, MemoryClass::kScale,
-              native || stack.parallel.megatron ? 0 : 2 * master * owned, 0);
+              native || stack.optimizer.bucketed ? 0 : 2 * master * owned, 0);
   const double state_width = (moment_bytes(plan) + static_cast<double>(master)) / kFp32StateBytes;
   const double optimizer_bytes =
       stack.optimizer.bytes_per_parameter * state_width * static_cast<double>(owned);
@@ -256,7 +256,7 @@ void lower(const Model& model, const Plan& plan, const Stack& stack, const Clust
 void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
                  const LayerPrograms& programs, const ChunkContent& content, Schedule& out,
                  ChunkUse use) {
-  if (model.is_moe() && !stack.parallel.supported) {
+  if (model.is_moe() && !stack.parallel.features().has(Feature::kExpert)) {
     throw InvalidPlan(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
                     "expected a stack such as megatron-core",

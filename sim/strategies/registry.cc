@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "sim/core/base/invalid_plan.h"
-#include "sim/core/parallelism.h"
 #include "sim/strategies/lower.h"
 #include "sim/strategies/strategy.h"
 
@@ -24,24 +27,24 @@ constexpr std::array<Factory, kStrategyCount> kFactories = {
 
 bool has_schedule(Strategy strategy, const Stack& stack) {
   const StrategyInfo& info = info_of(strategy);
-  if (info.software == Software::kMegatron) return stack.parallel.megatron;
+  const std::vector<std::string>& own = stack.strategies;
+  if (!own.empty()) return std::find(own.begin(), own.end(), info.name) != own.end();
+  if (info.bucketed) return stack.parallel.features().has(Feature::kBucketedStrategy);
   return info.native || stack.memory != MemoryManager::kStatic;
 }
 
 std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
-  // Megatron's own around layers of other frameworks, where these are model-parallel, too.
-  const bool megatron = stack.parallel.megatron || (strategy.software == Software::kMegatron &&
-                                                    stack.memory != MemoryManager::kStatic &&
-                                                    !beyond_data_parallel(plan).empty());
-  if (!megatron && !has_schedule(plan.strategy, stack)) {
+  if (!has_schedule(plan.strategy, stack)) {
+    const std::string expected = stack.strategies.empty()
+                                     ? "another strategy or a stack of PyTorch"
+                                     : fmt::format("{}", fmt::join(stack.strategies, ", "));
     throw InvalidPlan(
-        fmt::format("strategy is {}, which the framework {} does not run, expected another "
-                    "strategy or a stack of "
-                    "PyTorch",
-                    strategy.name, stack.id));
+        fmt::format("strategy is {}, which the framework {} does not run, expected {}",
+                    strategy.name, stack.id, expected));
   }
-  if (megatron) {
+  const bool bucketed = stack.optimizer.bucketed || strategy.bucketed;
+  if (bucketed) {
     return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy)
                                                    : make_distributed_optimizer(strategy, stack);
   }

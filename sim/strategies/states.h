@@ -24,7 +24,7 @@ inline ShardingFacts facts_of(const StrategyInfo& strategy, const StepWriter& w)
   facts.moment_bytes = moment_bytes(plan);
   if (plan.numerics.quantize != Quantize::kNone) {
     facts.layer_parameter_bytes = quantized_weight_bytes(plan.numerics.quantize);
-  } else if (w.stack().memory == MemoryManager::kCachingAllocator &&
+  } else if (w.stack().memory != MemoryManager::kStatic &&
              strategy.shards != Sharded::kParameters) {
     const Bytes wider = bytes_of(plan.param_dtype) - bytes_of(DType::kBf16);
     facts.layer_parameter_bytes = weight_bytes(plan, w.stack(), w.gpu());

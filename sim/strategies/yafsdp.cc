@@ -103,7 +103,7 @@ class Yafsdp final : public ShardingStrategy {
 
   void after_backward(StepWriter& w) override {
     const std::int64_t width = bytes_of(w.plan().param_dtype);
-    if (w.stack().memory == MemoryManager::kCachingAllocator && w.elements() > 0) {
+    if (w.stack().memory != MemoryManager::kStatic && w.elements() > 0) {
       // Weight gradients leave autograd in tensors of their own.
       w.memory_op(OpKind::kCopyIn, 0, Phase::kBackward, MemoryClass::kCopy, 2 * width * w.trained(),
                   0);

@@ -9,11 +9,8 @@
 // (sim/uncertainty/conformal.h).
 #pragma once
 
-#include <vector>
-
 #include "profiles/profile.h"
-#include "sim/core/schedule.h"
-#include "sim/engine/engine.h"
+#include "sim/engine/host_regime.h"
 
 namespace shardwright::sim {
 
@@ -25,8 +22,7 @@ struct StepShares {
 };
 
 /// `published` is the half width by published runs. The same when no group is calibrated.
-double calibrated_half_width(const profiles::Profile& profile, const Schedule& schedule,
-                             const std::vector<OpCost>& costs, const StepShares& shares,
-                             double published);
+double calibrated_half_width(const profiles::Profile& profile, const KernelTimes& kernels,
+                             const StepShares& shares, double published);
 
 }  // namespace shardwright::sim

@@ -7,6 +7,9 @@
 #include <array>
 #include <optional>
 
+#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "sim/core/features.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -91,9 +94,15 @@ void add_run(Uncertainty& uncertainty, const Model& model, const Cluster& cluste
   add_word(uncertainty, kCell, cell_on_stack(source, cluster.gpu.id, model.name, stack));
 }
 
-std::vector<std::string> extrapolations(const Uncertainty& uncertainty, const Model& model,
-                                        const Cluster& cluster, std::string_view stack,
+std::vector<std::string> extrapolations(const profiles::Profile& profile, const Model& model,
                                         const Plan& plan) {
+  const Uncertainty& uncertainty = profile.uncertainty;
+  const Cluster& cluster = profile.cluster;
+  const std::string& stack = profile.stack.family;
+  const profiles::ModelParallelUncertainty& divided = profiles::model_parallel_uncertainty();
+  const bool all_divide = !contains(uncertainty, "stack", stack) && divided.runs_of(stack);
+  if (divides_replica(plan) || all_divide)
+    return divided.extrapolations(stack, cluster.gpu.id, plan.gpus);
   std::vector<std::string> sentences;
   if (!uncertainty.known()) return sentences;
   bool all_words = true;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "profiles/profile.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/cluster.h"
 #include "sim/core/model.h"
@@ -24,9 +25,10 @@ void add_run(profiles::Uncertainty& uncertainty, const Model& model, const Clust
 
 /// One sentence for each input outside: "seq_len 131072 is above the largest fitted, 65536",
 /// "gpu b200: no training run in the ledger". Empty when nothing is known of the runs.
-std::vector<std::string> extrapolations(const profiles::Uncertainty& uncertainty,
-                                        const Model& model, const Cluster& cluster,
-                                        std::string_view stack, const Plan& plan);
+/// Plans whose ranks share more than data are compared with published runs that do, and so are
+/// plans of frameworks of which nothing else is published.
+std::vector<std::string> extrapolations(const profiles::Profile& profile, const Model& model,
+                                        const Plan& plan);
 
 /// Whether some run has this stack on this GPU; whether three cells or more have.
 bool seen_on_gpu(const profiles::Uncertainty& uncertainty, std::string_view stack,

@@ -11,6 +11,7 @@
 #include "profiles/uncertainty/novelty_widths.h"
 #include "profiles/uncertainty/scale_uncertainty.h"
 #include "sim/core/base/portable_math.h"
+#include "sim/core/features.h"
 #include "sim/cost/scale.h"
 #include "sim/uncertainty/conformal.h"
 #include "sim/uncertainty/extrapolation.h"
@@ -45,7 +46,7 @@ profiles::RunKind run_kind(const Prediction& prediction, const Model& model,
   const Plan& plan = prediction.plan;
   const Precision precision = plan.numerics.precision;
   profiles::RunKind run;
-  run.model_parallel = !prediction.stages.empty();
+  run.model_parallel = divides_replica(plan);
   run.moe = model.is_moe();
   run.narrow = precision == Precision::kFp8 || precision == Precision::kNvfp4;
   run.adapters = plan.numerics.lora > 0;
@@ -72,7 +73,7 @@ profiles::RunKind run_kind(const Prediction& prediction, const Model& model,
 double unseen_doublings(const Cluster& cluster, const Prediction& prediction) {
   const std::int64_t gpus = prediction.plan.gpus;
   const double most = profiles::novelty_widths().most_gpus(true);
-  if (prediction.stages.empty() || most <= 0) return doublings_beyond_node(cluster, gpus);
+  if (!divides_replica(prediction.plan) || most <= 0) return doublings_beyond_node(cluster, gpus);
   return std::max(0.0, portable_log(static_cast<double>(gpus) / most) / portable_log(2));
 }
 
@@ -90,7 +91,6 @@ double published_half_width(Prediction& prediction, const Model& model,
                             const profiles::Profile& profile, const std::string& source) {
   const profiles::Uncertainty& known = profile.uncertainty;
   TimePrediction& time = prediction.time;
-  const bool model_parallel = !prediction.stages.empty();
   time.novelty =
       novelty_of(known, source, profile.stack.family, profile.cluster.gpu.id, model.name);
   time.anchored = names(profile.anchored_models, model.name);
@@ -105,9 +105,9 @@ double published_half_width(Prediction& prediction, const Model& model,
         fmt::format("layers with {}: no published run", name_of(model.recurrence.kind)));
   }
   time.added_half_widths = {};
-  if (!profiles::novelty_widths().known() || (!known.known() && !model_parallel)) return 0;
-  prediction.memory.of_stranger = known.known() && !has_seen_source(known, source) &&
-                                  profile.stack.memory != MemoryManager::kStatic;
+  if (!profiles::novelty_widths().known() || !known.known()) return 0;
+  prediction.memory.of_stranger =
+      !has_seen_source(known, source) && profile.stack.memory != MemoryManager::kStatic;
   time.added_half_widths =
       profiles::novelty_widths().of(run_kind(prediction, model, profile, source));
   profiles::AddedWidths& added = time.added_half_widths;
@@ -135,7 +135,8 @@ double published_half_width(Prediction& prediction, const Model& model,
 
 void set_intervals(Prediction& prediction, const profiles::Profile& profile, double half_width) {
   TimePrediction& time = prediction.time;
-  if (time.anchored) half_width = anchored_half_width(time, !prediction.stages.empty(), half_width);
+  if (time.anchored)
+    half_width = anchored_half_width(time, divides_replica(prediction.plan), half_width);
   // What was measured on this machine narrows all that nobody had measured alike.
   const double all = total_of(time.added_half_widths);
   if (all > 0) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/uncertainty/conformal.h"
 
 namespace shardwright::sim {
@@ -67,7 +68,10 @@ void add_measured_software(profiles::Uncertainty& uncertainty, const std::string
   if (at == stacks.end() || *at != stack) stacks.insert(at, stack);
 }
 
-const profiles::MemoryWidths& memory_widths(const profiles::Profile& profile) {
+profiles::MemoryWidths memory_widths(const profiles::Profile& profile) {
+  const double estimated = profiles::model_parallel_uncertainty().memory_half_width;
+  if (profile.stack.memory == MemoryManager::kEstimatedAllocator && estimated > 0)
+    return {estimated, estimated};
   const profiles::Uncertainty& known = profile.uncertainty;
   const auto measured = known.seen.find(kMeasured);
   const bool is_measured =

@@ -46,7 +46,7 @@ void add_measured_software(profiles::Uncertainty& uncertainty, const std::string
 inline constexpr double kTenthBeyond = 0.779, kSixTenthsBeyond = 0.154;
 
 /// Those of the profile's software. Static memory, which is planned to the byte and tested to be,
-/// takes those of measured software.
-const profiles::MemoryWidths& memory_widths(const profiles::Profile& profile);
+/// takes those of measured software; where fragmentation is estimated, runs of such software tell.
+profiles::MemoryWidths memory_widths(const profiles::Profile& profile);
 
 }  // namespace shardwright::sim

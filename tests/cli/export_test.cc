@@ -17,6 +17,7 @@
 #include "cli/render/measured/trainer_file.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
+#include "sim/core/features.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "sim/strategies/lower.h"
@@ -55,7 +56,8 @@ std::vector<Plan> plans_for(const sim::Job& inputs, const std::string& stack) {
   for (int s = 0; s < kStrategyCount; ++s) {
     Plan plan;
     plan.strategy = static_cast<Strategy>(s);
-    if (!sim::has_schedule(plan.strategy, inputs.profile.stack)) continue;
+    if (!sim::has_schedule(plan.strategy, inputs.profile.stack) || features_of(plan).any())
+      continue;
     plan.gpus = plan.strategy == Strategy::kSingle ? 1 : 16;
     plan.seq_len = 512;
     plan.micro_batch = 2;

@@ -51,11 +51,6 @@ void expect_refused(const Plan& plan, const std::string& words, const Model& mod
 TEST(Parallelism, DefaultsDivideNothing) {
   EXPECT_TRUE(Parallelism{}.plain());
   EXPECT_TRUE(Numerics{}.plain());
-  EXPECT_EQ(beyond_data_parallel(Plan{}), "");
-  Plan plan;
-  plan.parallel.tp = 8;
-  EXPECT_EQ(beyond_data_parallel(plan), "tp is 8");
-  EXPECT_THROW(refuse_parallelism(plan, "nobody can", "less"), Error);
 }
 
 TEST(Parallelism, SequenceParallelFollowsTensorParallel) {

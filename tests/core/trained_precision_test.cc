@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/base/error.h"
+#include "sim/core/features.h"
 #include "sim/core/model.h"
 #include "tests/support/tiny_models.h"
 
@@ -71,9 +72,9 @@ TEST(TrainedPrecision, ASchedulesPlanSaysNothingOfFp8) {
   Plan fp8 = plan();
   fp8.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
   fp8.numerics.fp8_params = true;
-  EXPECT_EQ(beyond_data_parallel(with_products_in_bf16(fp8)), "");
+  EXPECT_EQ(beyond(with_products_in_bf16(fp8), {}), "");
   fp8.numerics.lora = 4;
-  EXPECT_EQ(beyond_data_parallel(with_products_in_bf16(fp8)), "lora is 4");
+  EXPECT_EQ(beyond(with_products_in_bf16(fp8), {}), "lora is 4");
 }
 
 }  // namespace

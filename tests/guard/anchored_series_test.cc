@@ -38,7 +38,7 @@ TEST(AnchoredSeries, DataParallelRunsAreNearerAndTheirIntervalsNarrower) {
   const Carried all = carried("ledger.csv");
   EXPECT_GE(all.runs, 35);
   EXPECT_LT(all.error, all.error_before);
-  EXPECT_LT(all.width, 0.75 * all.width_before);
+  EXPECT_LT(all.width, 0.8 * all.width_before);
   EXPECT_GE(all.inside, 0.9 * all.runs);
 }
 

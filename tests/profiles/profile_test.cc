@@ -57,12 +57,6 @@ TEST(Profile, SetOverridesEveryKindOfValue) {
   EXPECT_EQ(profile.origins.at("cluster.nic_efficiency").source, "--set");
 }
 
-TEST(Profile, FieldsAreKnownByTheirFormerNames) {
-  const Profile profile = load_profile("dgx-h100", "hf-eager", {"stack.parallel.always=true"});
-  EXPECT_TRUE(profile.stack.parallel.megatron);
-  EXPECT_EQ(profile.origins.at("stack.parallel.megatron").source, "--set");
-}
-
 TEST(Profile, WordsOfFrameworksAreThoseThatPlansKnow) {
   const Profile profile = load_profile(
       "dgx-h100", "torch-compile",

@@ -130,7 +130,7 @@ TEST(AdaptersTest, MemoryHoldsFrozenWeightsOnceAndStateOfAdaptersAlone) {
 // YaFSDP rotates two gradient buffers, and casts what is reduced in a third.
 TEST(AdaptersTest, GradientBuffersHoldTheAdaptersOfALayerAlone) {
   Plan plan = adapted(64, 1, 16);
-  plan.strategy = Strategy::kYafsdp;
+  plan.strategy = Strategy::kFsdp2;
   const double of_layer = 16.0 * kWidths;
   EXPECT_DOUBLE_EQ(held_bytes(llama_70b(), plan, MemoryCategory::kGradientBuffers),
                    (2 * 2 + 4) * of_layer);

@@ -38,7 +38,11 @@ class Extrapolation : public ::testing::Test {
   }
   void add(const Plan& plan) { add_run(seen_, model_, cluster_, "hf-eager", plan, "somebody"); }
   std::vector<std::string> of(const Plan& plan, const std::string& stack = "hf-eager") const {
-    return extrapolations(seen_, model_, cluster_, stack, plan);
+    profiles::Profile profile;
+    profile.uncertainty = seen_;
+    profile.cluster = cluster_;
+    profile.stack.family = stack;
+    return extrapolations(profile, model_, plan);
   }
 
   Model model_ = shardwright::testing::tiny_llama();
@@ -98,7 +102,7 @@ TEST_F(Extrapolation, TheNetworkMattersOnlyBetweenNodes) {
 
 TEST_F(Extrapolation, NothingIsKnownWithoutRuns) {
   plan_.seq_len = 1 << 20;
-  EXPECT_THAT(extrapolations({}, model_, cluster_, "any", plan_), IsEmpty());
+  EXPECT_THAT(extrapolations({}, model_, plan_), IsEmpty());
 }
 
 // The whole way: the shipped residuals reach a prediction.

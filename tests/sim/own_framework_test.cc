@@ -64,7 +64,7 @@ std::string time_and_memory(const CapabilityCase& c, const std::vector<Given>& s
   const auto profile =
       profiles::make_profile(profiles::load_cluster(c.cluster), own_framework(c.like, settings));
   Plan plan = plan_with(c.change);
-  if (!profile.stack.parallel.megatron) plan.strategy = Strategy::kDdp;
+  if (!profile.stack.optimizer.bucketed) plan.strategy = Strategy::kDdp;
   const Prediction p = predict(model, profile, plan);
   return fmt::format("{} s, {} bytes", p.time.iteration_s, p.memory.peak_allocated_bytes);
 }
@@ -151,6 +151,7 @@ std::vector<CapabilityCase> capability_cases() {
       {"scaled_rope.backward_kernels", "40", sinks, m, h, oss},
       {"fp8.reads_both_layouts", "false", fp8(Fp8Recipe::kTensorwise), m, gb},
       {"fp8.casts_for_each_product", "true", fp8(Fp8Recipe::kTensorwise)},
+      {"fp8.norms_cast", "false", fp8(Fp8Recipe::kDelayed)},
       {"fp8.rowwise_gemm_share", "0.5", fp8(Fp8Recipe::kRowwise)},
       {"fp8.cast_transpose_efficiency", "0.2", fp8(Fp8Recipe::kTensorwise)},
       {"fp8.mxfp8_cast_efficiency", "0.2", fp8(Fp8Recipe::kMxfp8), m, gb},

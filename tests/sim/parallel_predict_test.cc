@@ -44,22 +44,20 @@ TEST(ParallelStepTest, HybridShardingIsWithinANodeUnlessToldOtherwise) {
   EXPECT_NE(predictor.predict(plan).time.iteration_s, within_node_s);
 }
 
-TEST(ParallelStepTest, StrategiesPricedAsAnothersAreSaid) {
+TEST(ParallelStepTest, AFrameworkRefusesStrategiesThatItLacks) {
   const Model model = llama_70b();
-  const auto says = [&](const char* stack, Strategy strategy) {
+  const auto predicted = [&](const char* stack, Strategy strategy) {
     Plan plan = plan_of(128, 2, 2, 8);
     plan.stack = stack;
     plan.strategy = strategy;
-    const std::vector<std::string> words =
-        predict(model, profiles::load_profile("dgx-h100", stack), plan).extrapolated;
-    return std::any_of(words.begin(), words.end(), [](const std::string& one) {
-      return one.find("priced as those of") != std::string::npos;
-    });
+    return predict(model, profiles::load_profile("dgx-h100", stack), plan).time.iteration_s;
   };
-  EXPECT_TRUE(says("megatron-core", Strategy::kYafsdp));
-  EXPECT_TRUE(says("megatron-core", Strategy::kZero2));
-  for (const Strategy own : {Strategy::kYafsdp, Strategy::kZero2, Strategy::kFsdp2})
-    EXPECT_FALSE(says("torch-compile", own)) << name_of(own);
+  for (const Strategy other :
+       {Strategy::kYafsdp, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp2Hpz}) {
+    EXPECT_THROW(predicted("megatron-core", other), Error) << name_of(other);
+    EXPECT_GT(predicted("torch-compile", other), 0) << name_of(other);
+  }
+  EXPECT_GT(predicted("megatron-core", Strategy::kMegatronFsdp), 0);
 }
 
 TEST(ParallelStepTest, StacksThatCannotAreNamed) {

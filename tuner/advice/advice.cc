@@ -94,7 +94,7 @@ void free_others(Changes& changes) {
   const Request& request = changes.request();
   if (!request.strategies.empty() || request.shard_group) {
     // A strategy that is held keeps ranks from sharing more than data, and so it stays.
-    Request changed = asks_for_model_parallel(request) ? request : sharing_data_alone(request);
+    Request changed = features_of(request).any() ? request : sharing_data_alone(request);
     changed.strategies.clear();
     changed.shard_group.reset();
     if (const std::optional<Found> found = changes.best(changed)) {
@@ -133,8 +133,7 @@ void free_others(Changes& changes) {
                  fmt::format("--loss-chunks {}", kLossChunks), changed, changes.best(changed));
   }
   const Stack& stack = changes.profile().stack;
-  if (stack.memory == MemoryManager::kCachingAllocator &&
-      request.allocator != AllocatorKind::kExpandable &&
+  if (stack.memory != MemoryManager::kStatic && request.allocator != AllocatorKind::kExpandable &&
       !(request.allocator == AllocatorKind::kStack && stack.allocator.expandable_segments)) {
     Request changed = request;
     changed.allocator = AllocatorKind::kExpandable;

@@ -246,7 +246,7 @@ std::optional<IdealHours> IdealHoursOf::planned(const WholeRun& run,
   IdealHours result;
   result.cluster = profiles::load_gpu(gpu).usual_cluster;
   std::optional<sim::Prediction> best;
-  if (is_model_parallel(run)) {
+  if (shares_more_than_data(run)) {
     result.stack = model_parallel_stack_of(run.software);
     const profiles::Profile& profile = profile_of(result.cluster, result.stack);
     std::vector<std::string> told;

@@ -34,7 +34,7 @@ std::int64_t shared_sequences(double sequences, std::int64_t replicas, std::int6
 
 void hold_layout(const WholeRun& run, const Stack& stack, Request& request) {
   request.strategies.clear();
-  if (stack.parallel.megatron && lower_case(run.sharding).starts_with("zero-1")) {
+  if (stack.optimizer.bucketed && lower_case(run.sharding).starts_with("zero-1")) {
     request.strategies = {Strategy::kDistributedOptimizer};
   }
   const auto given = [](std::int64_t size) {
@@ -84,7 +84,7 @@ std::optional<sim::Prediction> fastest(const Request& request, const Model& mode
 
 }  // namespace
 
-bool is_model_parallel(const WholeRun& run) {
+bool shares_more_than_data(const WholeRun& run) {
   return !run.data_parallel() || run.experts;
 }
 

@@ -18,7 +18,7 @@
 namespace shardwright::tuner {
 
 /// Whether it divided the model, or has experts, which data parallelism alone does not express.
-bool is_model_parallel(const profiles::WholeRun& run);
+bool shares_more_than_data(const profiles::WholeRun& run);
 
 /// What a word in a published name stands for.
 struct NameWord {

@@ -9,6 +9,7 @@
 
 #include "profiles/ledger/software_settings.h"
 #include "profiles/operations.h"
+#include "sim/check_modelled.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/program/layer_program.h"
 #include "tuner/runs/critical_batch.h"
@@ -131,6 +132,7 @@ std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_p
 
 std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) {
   if (!request.strategies.empty()) return request.strategies;
+  if (stack.optimizer.bucketed) return {Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp};
   if (request.gpus == 1) return {Strategy::kSingle};
   std::vector<Strategy> strategies;
   for (const Strategy strategy : all_strategies()) {
@@ -142,13 +144,6 @@ std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) 
   return strategies;
 }
 
-std::vector<Strategy> strategies_beside(const Request& request, const Stack& stack) {
-  if (!request.strategies.empty()) return request.strategies;
-  if (stack.parallel.megatron) return {Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp};
-  if (request.gpus == 1) return {Strategy::kSingle};
-  return {Strategy::kFsdp2, Strategy::kFsdp2NoReshard};
-}
-
 std::vector<Numerics> numerics_of(const Request& request, const Model& model,
                                   const profiles::Profile& profile, const Plan& base) {
   std::vector<Numerics> numerics{base.numerics};
@@ -157,7 +152,7 @@ std::vector<Numerics> numerics_of(const Request& request, const Model& model,
       Plan plan = base;
       plan.numerics.precision = precision;
       try {
-        check_framework(plan, model, profile);
+        sim::check_modelled(model, plan, profile);
       } catch (const InvalidPlan&) {
         continue;
       }
@@ -172,7 +167,7 @@ std::vector<Numerics> numerics_of(const Request& request, const Model& model,
       plan.numerics = numerics[i];
       plan.numerics.optimizer = optimizer;
       try {
-        check_framework(plan, model, profile);
+        sim::check_modelled(model, plan, profile);
       } catch (const InvalidPlan&) {
         continue;
       }
@@ -281,7 +276,7 @@ std::string batch_refusal(const Request& request) {
 
 std::vector<Recomputation> recomputations_of(const Model& model, const Plan& base,
                                              const Stack& stack) {
-  if (stack.parallel.megatron) return recompute_modules(model, stack);
+  if (stack.optimizer.bucketed) return recompute_modules(model, stack);
   std::vector<Recomputation> candidates{{Recompute::kFull, 0}};
   // PyTorch checkpoints modules or, in torchtitan's way, operators; pieces need an executor of our
   // kind.

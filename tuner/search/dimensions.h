@@ -42,7 +42,6 @@ int arithmetic_changes(const Plan& plan);
 /// Strategies of ranks that share nothing but data.
 std::vector<Strategy> strategies_of(const Request& request, const Stack& stack);
 /// Those of other plans: what the framework does beside tensor and pipeline parallelism.
-std::vector<Strategy> strategies_beside(const Request& request, const Stack& stack);
 
 std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_per_node);
 

@@ -36,7 +36,7 @@ Search::Wanted of_framework(const FrameworkPlans& framework) {
 
 bool shares_data_alone(const Plan& plan, const Model& model, const FrameworkPlans& framework) {
   return plan.stack == framework.space.base.stack &&
-         schedules_units(plan, model, framework.scenarios.front().profile.stack);
+         has_closed_form(plan, model, framework.scenarios.front().profile.stack);
 }
 
 }  // namespace shardwright::tuner

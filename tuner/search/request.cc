@@ -34,18 +34,19 @@ Request request_holding(const GivenKnobs& knobs, const Model& model) {
   return request;
 }
 
-bool asks_for_model_parallel(const Request& request) {
+Features features_of(const Request& request) {
   Plan plan;
   take_parallelism(request.parallel, plan);
   plan.offload = request.offload;
+  if (request.recompute) plan.pieces = request.recompute->pieces;
+  Features found = shardwright::features_of(plan);
   for (const Strategy strategy : request.strategies) {
-    if (info_of(strategy).software == Software::kMegatron) return true;
+    if (info_of(strategy).bucketed) found.add(Feature::kBucketedStrategy);
   }
-  if (request.recompute && (request.recompute->pieces & kMegatronPieces) != 0) return true;
-  return !beyond_data_parallel(plan).empty();
+  return found;
 }
 
-bool asks_for_data_parallel(const Request& request) {
+bool holds_sharding(const Request& request) {
   return !request.strategies.empty() || request.shard_group || request.buffers ||
          request.prefetch || request.deterministic || request.attention == AttentionKind::kEager;
 }

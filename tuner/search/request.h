@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/features.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/plan_knobs.h"
@@ -49,13 +50,12 @@ struct Request {
 /// The number of GPUs, the global batch and the stack are left to the caller.
 Request request_holding(const GivenKnobs& knobs, const Model& model);
 
-/// Whether the request holds something fixed that belongs to tensor, pipeline, context or expert
-/// parallelism, to other precisions or to LoRA.
-bool asks_for_model_parallel(const Request& request);
+/// What the request holds fixed that asks for more than sharding.
+Features features_of(const Request& request);
 
-/// Whether it holds something fixed that makes no difference beside tensor, pipeline or context
-/// parallelism.
-bool asks_for_data_parallel(const Request& request);
+/// Whether it holds something of sharding fixed that makes no difference beside tensor, pipeline or
+/// context parallelism.
+bool holds_sharding(const Request& request);
 
 /// The same question on ranks that share nothing but data: tp, pp, cp and ep are 1.
 Request sharing_data_alone(Request request);

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/search/simulator.h"
 
-#include "sim/check_modelled.h"
+#include "sim/core/features.h"
 #include "sim/cost/scale.h"
 
 namespace shardwright::tuner {
 
-bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
-  const Parallelism& p = plan.parallel;
-  if (stack.parallel.megatron || !model.is_plain() || p.replica() * p.ep != 1) return false;
-  return beyond_data_parallel(plan).empty();
-}
-
-bool strategies_act(const Stack& stack) {
-  return !stack.parallel.megatron;
-}
-
-void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile) {
-  if (!schedules_units(plan, model, profile.stack)) sim::check_modelled(model, plan, profile);
+bool has_closed_form(const Plan& plan, const Model& model, const Stack& stack) {
+  return !stack.optimizer.bucketed && model.is_plain() && !features_of(plan).any();
 }
 
 Simulator::Simulator(const Model& model, const profiles::Profile& profile, Predictors predictors)
@@ -45,14 +35,14 @@ const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t famil
 }
 
 double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
-  if (!schedules_units(plan, model_, profile_.stack)) return predictor().least_s(plan);
+  if (!has_closed_form(plan, model_, profile_.stack)) return predictor().least_s(plan);
   const sim::FamilyBounds& known = bounds(plan, family);
   return static_cast<double>(known.step_ns[static_cast<std::size_t>(plan.ckpt_layers)]) * 1e-9 *
          sim::scale_factor(profile_, plan);
 }
 
 Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
-  if (!schedules_units(plan, model_, profile_.stack))
+  if (!has_closed_form(plan, model_, profile_.stack))
     return predictor().parallel_memory_bytes(plan);
   const sim::FamilyBounds& known = bounds(plan, family);
   return known.allocated_bytes[static_cast<std::size_t>(plan.ckpt_layers)] +
@@ -60,15 +50,13 @@ Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
 }
 
 Bytes Simulator::least_bytes(const Plan& plan) {
-  if (!schedules_units(plan, model_, profile_.stack))
+  if (!has_closed_form(plan, model_, profile_.stack))
     return predictor().parallel_memory_bytes(plan);
   return closed().allocated_bytes(plan) + profile_.cluster.gpu.runtime_bytes;
 }
 
 bool Simulator::knows_bytes(const Plan& plan) const {
-  return profile_.stack.memory == MemoryManager::kStatic ||
-         (!schedules_units(plan, model_, profile_.stack) &&
-          !sim::replays_memory(plan, profile_.stack));
+  return sim::knows_reserved(plan, profile_.stack);
 }
 
 }  // namespace shardwright::tuner

@@ -19,15 +19,9 @@
 
 namespace shardwright::tuner {
 
-/// Whether units of the plan are written with their tensors, so that the buffers, the kind of
-/// attention and pieces of the loss tell plans apart.
-bool schedules_units(const Plan& plan, const Model& model, const Stack& stack);
-
-/// Whether each strategy writes gathers and reductions of its own in plans of the framework.
-bool strategies_act(const Stack& stack);
-
-/// Throws Error where the framework or the GPU does not do what the plan asks for.
-void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile);
+/// Whether the closed form (sim/bounds) is of such plans: dense layers, sharded without buckets,
+/// that ask for nothing else.
+bool has_closed_form(const Plan& plan, const Model& model, const Stack& stack);
 
 /// Of one thread. The model and the profile outlive it.
 class Simulator {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/check_modelled.h"
 #include "sim/core/base/divisors.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/rack.h"
@@ -66,10 +67,9 @@ class Writer {
   /// Whether ranks may share more than data.
   bool shares_replicas() const {
     const Stack& stack = profile_.stack;
-    if (stack.parallel.megatron || !model_.is_plain() || asks_for_model_parallel(request_))
-      return true;
-    return stack.parallel.supported && request_.gpus > 1 &&
-           profile_.cluster.devices_per_node == 0 && !asks_for_data_parallel(request_);
+    if (stack.optimizer.bucketed || !model_.is_plain() || features_of(request_).any()) return true;
+    return divides_models(stack.parallel.features()) && request_.gpus > 1 &&
+           profile_.cluster.devices_per_node == 0 && !holds_sharding(request_);
   }
 
   std::int64_t batch() const { return request_.global_batch.value_or(space_.usual_global_batch); }
@@ -80,7 +80,9 @@ class Writer {
       if (tp > 1 && !shares_) break;
       if (!given_.tp && tp > joined) break;
       for (const std::int64_t cp : divisors(request_.gpus / tp, given_.cp)) {
-        if (cp > 1 && (!shares_ || (!given_.cp && !profile_.stack.parallel.supported))) break;
+        if (cp > 1 &&
+            (!shares_ || (!given_.cp && !divides_models(profile_.stack.parallel.features()))))
+          break;
         const std::int64_t fewest = request_.coarse ? 4 * kFewestTokens : kFewestTokens;
         if (!given_.cp && cp > 1 && request_.seq_len / cp < fewest) break;
         for (const std::int64_t pp : divisors(request_.gpus / tp / cp, given_.pp)) {
@@ -175,7 +177,7 @@ class Writer {
   void write_plans(Plan plan, const std::vector<Batch>& batches) {
     for (const Numerics& numerics : numerics_) {
       plan.numerics = numerics;
-      scheduled_ = schedules_units(plan, model_, profile_.stack);
+      scheduled_ = has_closed_form(plan, model_, profile_.stack);
       for (const Strategy strategy : space_.strategies) {
         plan.strategy = strategy;
         if (takes(strategy, plan.parallel)) write_shard_groups(plan, batches);
@@ -373,12 +375,11 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   space.base = base_of(request, profile);
   space.fills_buffers = !request.prefetch;
   check_sizes(request, model);
-  check_framework(space.base, model, profile);
+  sim::check_modelled(model, space.base, profile);
   set_recomputation(request, model, profile.stack, space);
-  space.strategies = strategies_act(profile.stack) ? strategies_of(request, profile.stack)
-                                                   : strategies_beside(request, profile.stack);
+  space.strategies = strategies_of(request, profile.stack);
   space.always_shares_batch =
-      profile.stack.parallel.megatron || !model.is_plain() || asks_for_model_parallel(request);
+      profile.stack.optimizer.bucketed || !model.is_plain() || features_of(request).any();
   if (!request.global_batch && !request.grad_accum)
     space.usual_global_batch = usual_batch(request, model);
   Writer writer(request, model, profile, space);

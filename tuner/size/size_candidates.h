@@ -28,9 +28,7 @@ struct SizeCandidates {
     if (!divides(option) && (!plain || option.cost.days < plain->cost.days)) plain = option;
     if (wins) best = std::move(option);
   }
-  static bool divides(const Sized& option) {
-    return !beyond_data_parallel(option.prediction.plan).empty();
-  }
+  static bool divides(const Sized& option) { return features_of(option.prediction.plan).any(); }
 };
 
 }  // namespace shardwright::tuner

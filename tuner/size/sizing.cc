@@ -211,7 +211,7 @@ class Sweeper {
       if (candidates.best && candidates.best->cut_short) break;
       const bool mistake = candidates.refusal && candidates.refusal->lack == Lack::kBatch &&
                            *job_.fixed.global_batch >= task.gpus && !options_.fine;
-      if (!is_model_parallel(task) || mistake) continue;
+      if (!divides(task) || mistake) continue;
       if (std::string slow = too_slow(task); !slow.empty()) {
         if (!candidates.best && !is_plain(offers_[task.offer]))
           return LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
@@ -293,13 +293,13 @@ class Sweeper {
 
   /// Whether data parallelism alone is asked about and its engine knows the model.
   bool is_plain(const Offer& offer) const {
-    return model_.is_plain() && !offer.profile.stack.parallel.megatron &&
-           !asks_for_model_parallel(job_.fixed);
+    return model_.is_plain() && !offer.profile.stack.optimizer.bucketed &&
+           !features_of(job_.fixed).any();
   }
-  bool is_model_parallel(const Task& task) const {
+  bool divides(const Task& task) const {
     const Offer& offer = offers_[task.offer];
     return offer.model_parallel && (task.gpus > 1 || !is_plain(offer)) &&
-           (asks_for_model_parallel(job_.fixed) || !asks_for_data_parallel(job_.fixed));
+           (features_of(job_.fixed).any() || !holds_sharding(job_.fixed));
   }
 
   /// None where there is a plan of another batch and none here is faster.
@@ -430,7 +430,7 @@ class Sweeper {
     }
     if (below) return {};
     return LeftOut{task.offer, request.gpus, Lack::kMemory,
-                   is_model_parallel(task) ? "" : why_nothing_fits(search.nearest())};
+                   divides(task) ? "" : why_nothing_fits(search.nearest())};
   }
 
   /// Of an offer, the numbers of GPUs leave different parts of racks.

@@ -9,7 +9,7 @@
 #include "cli/render/html/axis.h"
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
-#include "cli/render/model_parallel.h"
+#include "cli/render/stages.h"
 #include "cli/render/text/quantity.h"
 
 namespace shardwright::cli::html {

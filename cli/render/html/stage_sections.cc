@@ -9,7 +9,7 @@
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/report_page.h"
-#include "cli/render/model_parallel.h"
+#include "cli/render/stages.h"
 #include "cli/render/text/quantity.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/trace/pipeline_summary.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/json/or_null.h"
-#include "cli/render/model_parallel.h"
+#include "cli/render/stages.h"
 #include "cli/render/words/host_share.h"
 #include "cli/render/words/novelty.h"
 #include "cli/render/words/origins.h"
@@ -106,7 +106,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
   for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
     document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});
   document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
-  add_model_parallel(prediction, document);
+  add_stages(prediction, document);
   document["host"] = host_json(prediction);
   document["regime"] = name_of(prediction.regime);
   if (prediction.routing) document["routing"] = routing_json(inputs, prediction);

@@ -141,7 +141,7 @@ std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
   const Plan& plan = prediction.plan;
   std::vector<NumberOrigin> origins = {{"kernels", kernels_words(profile)}};
   const double doublings = sim::doublings_beyond_node(cluster, plan.gpus);
-  const bool scaled = !profile.stack.parallel.megatron && sim::scale_factor(profile, plan) > 1;
+  const bool scaled = !profile.stack.optimizer.bucketed && sim::scale_factor(profile, plan) > 1;
   const bool widened = prediction.time.scale_half_width > 0;
   if (doublings > 0) {
     origins.push_back({"network", network_words(profile)});

@@ -66,7 +66,7 @@ std::string software_sentence(const profiles::Profile& profile) {
   } else if (series > 0) {
     text += fmt::format(", checked against {} series of published runs of it on {}", series,
                         fmt::join(gpus, ", "));
-  } else if (!preset && profile.stack.parallel.supported) {
+  } else if (!preset && divides_models(profile.stack.parallel.features())) {
     text +=
         ", whose published runs `validate --ledger profiles/data/published/parallel.csv` scores";
   } else {
@@ -84,7 +84,7 @@ std::string software_sentence(const profiles::Profile& profile) {
 }
 
 std::string strategy_software(const Plan& plan, const Stack& stack) {
-  if (stack.parallel.megatron) return stack.id;
+  if (stack.optimizer.bucketed) return stack.id;
   const auto whose = [](Software software) -> std::string_view {
     switch (software) {
       case Software::kDdp:
@@ -109,10 +109,10 @@ std::string strategy_software(const Plan& plan, const Stack& stack) {
 
 std::string foreign_strategy_sentence(const std::vector<sim::Prediction>& predictions,
                                       const Stack& stack) {
-  if (stack.parallel.megatron) return "";
+  if (stack.optimizer.bucketed) return "";
   for (const sim::Prediction& prediction : predictions) {
     const StrategyInfo& strategy = info_of(prediction.plan.strategy);
-    if (strategy.software != Software::kMegatron) continue;
+    if (!strategy.bucketed) continue;
     return fmt::format(
         "{} is Megatron's, and is priced here with the kernels of {}, so that strategies alone are "
         "compared; --stack megatron-core prices Megatron itself.",

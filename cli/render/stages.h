@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prediction of a model-parallel plan has beyond others: stages, the pipeline's
-// bubble, communication by group.
+// Stages of a step, the pipeline's bubble, communication by group, and what the step loses.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,17 +11,15 @@
 
 namespace shardwright::cli {
 
-/// Whether the prediction is of such a plan; for others the functions below say nothing.
-bool is_model_parallel(const sim::Prediction& prediction);
-
 /// What nodes that are not equally fast add to the step.
 double variation_s(const sim::Prediction& prediction);
 
-/// A table of the stages and one of the groups.
-std::string model_parallel_text(const sim::Prediction& prediction, const Terminal& out);
+/// A table of the stages and one of the groups, where there are several.
+std::string stages_text(const sim::Prediction& prediction, const Terminal& out);
 
-/// Adds "stages" and "pipeline", and the groups to "communication_bytes".
-void add_model_parallel(const sim::Prediction& prediction, nlohmann::ordered_json& document);
+/// Adds "stages", "pipeline" and "exposed_communication_by_group", and the groups to
+/// "communication_bytes".
+void add_stages(const sim::Prediction& prediction, nlohmann::ordered_json& document);
 
 /// What the step loses, largest first: bubble, communication that is waited for by group, host.
 struct Loss {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/model_parallel.h"
+#include "cli/render/stages.h"
 
 #include <fmt/core.h>
 
@@ -64,12 +64,7 @@ double variation_s(const sim::Prediction& prediction) {
   return rest < 1e-9 * prediction.time.iteration_s ? 0 : rest;
 }
 
-bool is_model_parallel(const sim::Prediction& prediction) {
-  return !prediction.stages.empty();
-}
-
-std::string model_parallel_text(const sim::Prediction& prediction, const Terminal& out) {
-  if (!is_model_parallel(prediction)) return "";
+std::string stages_text(const sim::Prediction& prediction, const Terminal& out) {
   const std::vector<sim::StagePrediction>& stages = prediction.stages;
   std::string text;
   if (stages.size() > 1) {
@@ -93,18 +88,19 @@ std::string model_parallel_text(const sim::Prediction& prediction, const Termina
     text += fmt::format("The bubble takes {} of the stages' time over {} micro-batches.\n",
                         percent(prediction.pipeline.bubble), prediction.pipeline.micro_batches);
   }
-  text += heading(out, "Communication by group");
   Table table({{"group"}, {"sent per GPU"}, {"waited for"}});
+  int groups = 0;
   for (const auto& [group, name] : kGroups) {
     const double sent = sent_by(prediction, group);
     if (sent <= 0) continue;
     table.add_row({std::string(name), bytes(sent), duration(of(prediction.exposed_s, group))});
+    ++groups;
   }
-  return text + table.render(out);
+  if (groups > 1) text += heading(out, "Communication by group") + table.render(out);
+  return text;
 }
 
-void add_model_parallel(const sim::Prediction& prediction, Json& document) {
-  if (!is_model_parallel(prediction)) return;
+void add_stages(const sim::Prediction& prediction, Json& document) {
   for (const auto& [group, name] : kGroups) {
     document["communication_bytes"][std::string(name)] = sent_by(prediction, group);
   }
@@ -112,7 +108,7 @@ void add_model_parallel(const sim::Prediction& prediction, Json& document) {
   for (const auto& [group, name] : kGroups) {
     exposed[std::string(name)] = of(prediction.exposed_s, group);
   }
-  document["exposed_communication_s"] = std::move(exposed);
+  document["exposed_communication_by_group"] = std::move(exposed);
   document["pipeline"] = {{"bubble", prediction.pipeline.bubble},
                           {"micro_batches", prediction.pipeline.micro_batches},
                           {"steady_state_after", prediction.pipeline.steady_state_after}};
@@ -166,7 +162,7 @@ Json losses_json(const sim::Prediction& prediction) {
                      {"seconds", loss.seconds},
                      {"share", loss.seconds / prediction.time.iteration_s}});
   }
-  return {{"losses", std::move(parts)}};
+  return parts;
 }
 
 }  // namespace shardwright::cli

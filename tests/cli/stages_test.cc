@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a prediction of a model-parallel plan is shown: stages that are alike in one line, groups
-// that send, losses in order; nothing for other plans.
-#include "cli/render/model_parallel.h"
+// How stages are shown: those that are alike in one line, groups that send, losses in order.
+#include "cli/render/stages.h"
 
 #include <gtest/gtest.h>
 
@@ -34,18 +33,15 @@ sim::Prediction pipelined() {
   return p;
 }
 
-TEST(ParallelLayout, SaysNothingOfOtherPlans) {
-  const sim::Prediction plain;
-  EXPECT_FALSE(is_model_parallel(plain));
-  EXPECT_EQ(model_parallel_text(plain, Terminal{}), "");
-  nlohmann::ordered_json document = {{"communication_bytes", {{"all_gather", 1}}}};
-  const nlohmann::ordered_json before = document;
-  add_model_parallel(plain, document);
-  EXPECT_EQ(document, before);
+TEST(ParallelLayout, OneStageAndOneGroupNeedNoTable) {
+  sim::Prediction plain = pipelined();
+  plain.stages.resize(1);
+  plain.sent = {};
+  EXPECT_EQ(stages_text(plain, Terminal{}), "");
 }
 
 TEST(ParallelLayout, StagesThatAreAlikeShareALine) {
-  const std::string text = model_parallel_text(pipelined(), Terminal{});
+  const std::string text = stages_text(pipelined(), Terminal{});
   EXPECT_NE(text.find("0 to 2"), std::string::npos) << text;
   EXPECT_NE(text.find("32 micro-batches"), std::string::npos) << text;
   EXPECT_NE(text.find("tensor"), std::string::npos) << text;
@@ -54,7 +50,7 @@ TEST(ParallelLayout, StagesThatAreAlikeShareALine) {
 
 TEST(ParallelLayout, JsonHasStagesPipelineAndGroups) {
   nlohmann::ordered_json document = {{"communication_bytes", nlohmann::ordered_json::object()}};
-  add_model_parallel(pipelined(), document);
+  add_stages(pipelined(), document);
   ASSERT_EQ(document["stages"].size(), 4U);
   EXPECT_EQ(document["stages"][3]["layers"], 19);
   EXPECT_EQ(document["stages"][0]["time_s"]["bubble"], 1.5);
