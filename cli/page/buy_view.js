@@ -4,12 +4,12 @@
 import {OF_THE_MACHINE, catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {modelChooser, remainingInputs, row, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
-import {countOf, days, daysOf, grouped, percent, short, usd} from './format.js';
+import {countOf, daysOf} from './format.js';
 import {priceOf, setPrice} from './prices.js';
-import {scatter} from './scatter.js';
 import {Progress} from './search.js';
+import {sizingView} from './size_answers.js';
 import {changed, filesOf, setFlag, setFlags, state} from './store.js';
-import {fold, html, table} from './svg.js';
+import {fold, html} from './svg.js';
 
 const SHOWN_IN_BUY = ['model', 'stack', 'tokens', 'deadline', 'budget', 'clusters', 'price', 'cluster', 'gpus'];
 const NOT_IN_BUY = ['json', 'out', 'plan', 'color', 'version'];
@@ -125,78 +125,13 @@ export class BuyView {
     this.draw();
   }
 
+  /** The goal as it stands now: its lines and the points that meet it move at once, the search need not be made again. */
   draw() {
-    const {sizing} = this;
-    const [first, ...rest] = sizing.summary || sizing.words || [];
-    const details = (sizing.words || []).filter((sentence) => sentence !== first && !rest.includes(sentence));
-    this.found.replaceChildren(...[
-      first ? html('p', {class: 'answer', role: 'status'}, first) : null,
-      rest.length ? html('ul', {}, rest.map((sentence) => html('li', {}, sentence))) : null,
-      details.length ? fold('Behind it', html('ul', {}, details.map((sentence) => html('li', {}, sentence)))) : null,
-      ...this.picture(), ...this.bestTable(), ...this.breakEven(), ...this.scaling(),
-      html('section', {}, html('h2', {}, 'What this rests on'), html('ul', {}, sizing.assumptions.map((sentence) => html('li', {}, sentence)))),
-      sizing.left_out.length ? fold('What was left out, and why', table(['cluster', 'GPUs', 'why'],
-        sizing.left_out.map((one) => [one.cluster, grouped(one.gpus), one.reason]), 'What was left out')) : null].filter(Boolean));
-    changed('sizing');
-  }
-
-  picture() {
-    const {options, pareto, recommended} = this.sizing;
-    const deadline = daysOf(state.flags.get('deadline'));
-    const budget = countOf(state.flags.get('budget') || '');
-    // The goal as it stands now: its line and the points that meet it move at once, the search need not be made again.
-    const meets = (one) => !(one.days > deadline) && !(one.cost_usd > budget);
-    const same = (one, other) => other && one.cluster === other.cluster && one.gpus === other.gpus && one.days === other.days;
-    const points = options.filter((one) => one.cost_usd > 0).map((one) => ({
-      x: one.days, y: one.cost_usd, front: pareto.some((other) => same(one, other)),
-      kind: same(one, recommended) ? 'chosen' : meets(one) ? 'meets' : 'misses',
-      name: `${one.gpus} × ${one.cluster}`, title: this.optionWords(one), onpick: () => this.look(one)}));
-    if (points.length < 2) return [];
-    const label = `Days and dollars of ${points.length} options; the front has ${pareto.length}.${recommended ? ` Recommended: ${this.optionWords(recommended)}` : ''}`;
     const older = this.words().join(' ') !== this.asked;
-    return [html('section', {}, html('h2', {}, 'Days and dollars'),
-      older ? html('p', {class: 'note'}, 'The goal changed since this search; the words and the recommendation are of the search. “Find GPUs” searches again.') : null,
-      scatter({points, label, xName: 'days', yName: 'USD', xText: (mark) => grouped(mark), yText: (mark) => short(mark), xGoal: deadline, yGoal: budget}),
-      html('p', {class: 'note'}, 'Filled: meets the goal. On the line: nothing is both faster and cheaper. Red: the goal. Choose a point to see its plan.'),
-      fold('The front as a table', this.optionTable(pareto, 'The front of days and dollars')))];
-  }
-
-  optionWords(one) {
-    return `${grouped(one.gpus)} GPUs of ${one.cluster}: ${days(one.days)}, ${one.cost_usd ? usd(one.cost_usd) : 'no price'} (${one.plan_words})`;
-  }
-
-  optionTable(options, caption) {
-    return table(['cluster', 'GPUs', 'days', 'cost', 'interval', 'MFU', 'plan', ''], options.map((one) => [
-      `${one.cluster}${one.recommended ? ' (recommended)' : ''}${one.estimate_only ? ' (nothing measured)' : ''}`,
-      grouped(one.gpus), days(one.days), one.cost_usd ? usd(one.cost_usd) : 'no price',
-      one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), one.plan_words,
-      html('button', {type: 'button', class: 'small', onclick: () => this.look(one)}, 'see the plan')]), caption);
-  }
-
-  bestTable() {
-    return [html('section', {}, html('h2', {}, 'The best of each cluster'), this.optionTable(this.sizing.best_of_each || [], 'The best option of each cluster'))];
-  }
-
-  /** Of clusters that lost: the price at which each would draw level, beside what it is listed at and since when. */
-  breakEven() {
-    const {break_even: rows} = this.sizing;
-    if (!rows || !rows.length) return [];
-    const listed = ({price, usd_per_gpu_hour: usdAnHour}) => {
-      if (!usdAnHour) return 'no price';
-      const age = price && price.age_days > 90 ? `, ${price.age_days} days old` : '';
-      return `${usdAnHour.toFixed(2)}${price && price.date ? ` (${price.kind}, ${price.date}${age})` : ''}`;
-    };
-    return [html('section', {id: 'break-even'}, html('h2', {}, 'Break-even: the price at which each would win'),
-      table(['cluster', 'GPUs', 'wins at, USD a GPU hour', 'is listed at'], rows.map((one) => [one.cluster, grouped(one.gpus),
-        one.break_even_usd_per_gpu_hour.toFixed(2), listed(one)]), 'Break-even prices'))];
-  }
-
-  scaling() {
-    const {knee} = this.sizing;
-    if (!knee || !knee.growth || !knee.growth.length) return [];
-    const growth = knee.growth.map((one) => [`${grouped(one.from_gpus)} → ${grouped(one.to_gpus)}`, one.speedup.toFixed(2), String(one.ideal), one.pays ? 'yes' : 'no']);
-    return [html('section', {}, html('h2', {}, `How ${knee.cluster} scales`), html('ul', {}, (knee.why || []).map((sentence) => html('li', {}, sentence))),
-      fold('Every doubling as a table', table(['GPUs', 'faster by', 'ideal', 'pays'], growth, 'What each doubling brings')))];
+    this.found.replaceChildren(...sizingView(this.sizing, {
+      deadline: daysOf(state.flags.get('deadline')), budget: countOf(state.flags.get('budget') || ''), look: (one) => this.look(one),
+      note: older ? 'The goal changed since this search; the words and the recommendation are of the search. “Find GPUs” searches again.' : null}));
+    changed('sizing');
   }
 
   look(one) {

@@ -3,8 +3,12 @@
 import {changesList, memoryPicture, memorySentence, timePicture, verdictOf} from './bars.js';
 import {bytes, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
 import {groupsView, lossesList, stagesView} from './stages.js';
-import {fold, html, table} from './svg.js';
+import {fold, html, list, table, tile} from './svg.js';
 import {sharedEnd, timelineOf, timelineView} from './timeline.js';
+
+/** What a plan's answer is made of, beside its headline: names of sections and their titles. */
+export const PARTS = {beside: 'Side by side', memory: 'Memory of a GPU', time: 'Where a step goes',
+  timeline: 'The step over time, and its memory', why: 'Why, and what would change it'};
 
 const intervalWords = (prediction) =>
   `${percent(prediction.interval_level)} between ${prediction.iteration_time_interval_s.map((value) => seconds(value)).join(' and ')}`;
@@ -20,9 +24,6 @@ export function headline(prediction) {
 export function brief({iteration_time_s: step, memory, tokens_per_s: speed}) {
   return `${seconds(step)} · ${grouped(speed)} tokens/s · ${verdictOf(memory)}`;
 }
-
-const tile = (mood, label, value, note) =>
-  html('div', {class: `tile ${mood}`}, html('span', {}, label), html('b', {}, value), html('span', {}, note));
 
 export function tiles(prediction) {
   const {memory} = prediction;
@@ -56,18 +57,16 @@ const COMPARED = [
   ['sent by each GPU', sentBytes, bytes]];
 
 function comparison(rows) {
-  const [one, other] = rows.map((row) => row.prediction);
-  const differing = Object.keys(one.inputs.plan).filter((key) => one.inputs.plan[key] !== other.inputs.plan[key])
-    .map((key) => [words(key), String(one.inputs.plan[key]), String(other.inputs.plan[key]), '']);
-  for (const key of ['model', 'cluster']) {
-    if (one.inputs[key] !== other.inputs[key]) differing.unshift([key, one.inputs[key], other.inputs[key], '']);
-  }
-  const results = COMPARED.map(([what, of, write]) => {
-    const before = of(other);
-    return [what, write(of(one)), write(before), before > 0 ? signedPercent(of(one) / before - 1) : ''];
-  });
-  results.push(['memory', verdictOf(one.memory), verdictOf(other.memory), '']);
-  return table(['', rows[0].label, rows[1].label, 'difference'], [...differing, ...results], 'Two plans side by side');
+  const all = rows.map((row) => row.prediction);
+  const [one, other] = all;
+  const across = (what, of, difference = '') => [what, ...all.map(of), ...(all.length === 2 ? [difference] : [])];
+  const differing = (key, of) => (new Set(all.map(of)).size > 1 ? [across(words(key), (row) => String(of(row)))] : []);
+  const results = COMPARED.map(([what, of, write]) =>
+    across(what, (row) => write(of(row)), of(other) > 0 ? signedPercent(of(one) / of(other) - 1) : ''));
+  return table(across('', (row, index) => rows[index].label, 'difference'), [
+    ...['model', 'cluster'].flatMap((key) => differing(key, ({inputs}) => inputs[key])),
+    ...Object.keys(one.inputs.plan).flatMap((key) => differing(key, ({inputs}) => inputs.plan[key])),
+    ...results, across('memory', ({memory}) => verdictOf(memory))], 'Plans side by side');
 }
 
 /** Fills the sections from [{label, prediction, trace}], the present plan first. */
@@ -78,26 +77,26 @@ export function fillPlan(sections, rows) {
   sections.memory.replaceChildren(memoryPicture(rows.map(({label, prediction: {memory}}) => ({label, memory}))),
     html('p', {class: 'note'}, `${memorySentence(prediction.memory)} The peak is at ${prediction.memory.peak_at}.`), ...stagesView(prediction));
   sections.time.replaceChildren(timePicture(rows), ...groupsView(prediction));
-  sections.beside.hidden = rows.length < 2;
-  if (rows.length > 1) sections.beside.lastChild.replaceChildren(comparison(rows));
+  sections.beside.parentElement.hidden = rows.length < 2;
+  if (rows.length > 1) sections.beside.replaceChildren(comparison(rows));
 }
 
-/** What takes longer to find out: the timeline and the reasons. A plan that no timeline is drawn of says why; a step that was measured
- *  stands under those that are predicted. */
-export function fillDetails(sections, rows, measured, forget) {
-  const timelines = [...rows, ...(measured ? [measured] : [])].filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
+/** The steps of [{label, trace, prediction}] under each other; a plan that no timeline is drawn of says why. */
+export function timelinesView(rows) {
+  const timelines = rows.filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
   const ends = timelines.map((row) => row.timeline.end);
-  const untold = rows.filter((row) => !row.trace && row.noTrace).map((row) => html('p', {class: 'note'}, `${row.label}: ${row.noTrace}`));
-  sections.timeline.replaceChildren(...timelines.map(({label, timeline, trace, prediction}) => html('div', {},
+  return [...timelines.map(({label, timeline, trace, prediction}) => html('div', {},
     timelines.length > 1 ? html('h3', {}, label) : null,
     timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common: sharedEnd(ends, timeline.end), trace,
-      usable: prediction && prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))), ...untold,
-    ...(measured ? [html('p', {class: 'tools'}, html('button', {type: 'button', class: 'small', onclick: forget}, 'Leave out what was measured'))] : []));
-  sections.why.replaceChildren(...whyOf(rows[0].prediction.explanation || {}));
+      usable: prediction && prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))),
+  ...rows.filter((row) => row.noTrace).map((row) => html('p', {class: 'note'}, `${row.label}: ${row.noTrace}`))];
 }
 
+/** Why the step takes as long as it does, and what would change that. */
+export const reasonsView = (prediction) => whyOf(prediction.explanation || {});
+
 function whyOf({sentences, losses, changes, parts, rule_of_thumb: thumb}) {
-  return [sentences ? html('ul', {}, sentences.map((sentence) => html('li', {}, sentence))) : null,
+  return [sentences ? list(sentences) : null,
     ...(losses && losses.length ? [html('h3', {}, 'What the step loses, beside its products'), lossesList(losses)] : []),
     ...changesOf(changes || []),
     ...(thumb ? [html('h3', {}, 'Memory by the rule of thumb, 16 to 24 bytes a parameter'), html('p', {}, thumb.words.join(' '))] : []),

@@ -3,10 +3,10 @@
 import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {clusterChooser, flagInput, modelChooser, remainingInputs, row, slider, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
-import {fillDetails, fillPlan, wholeRun} from './plan_answers.js';
+import {PARTS, fillPlan, reasonsView, timelinesView, wholeRun} from './plan_answers.js';
 import {priceOf, setPrice} from './prices.js';
 import {changed, setFlag, setFlags, state} from './store.js';
-import {fold, html} from './svg.js';
+import {fold, html, part} from './svg.js';
 
 const DOUBLING = Array.from({length: 15}, (_, power) => 2 ** power);
 const BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64];
@@ -65,12 +65,6 @@ export class PlanView {
       this.controls.map((control) => control.element), this.parallel, fold('All settings', this.rest.element));
   }
 
-  section(name, title, ...more) {
-    const content = html('div', {});
-    this.sections[name] = content;
-    return html('section', {id: name}, html('h2', {}, title), ...more, content);
-  }
-
   makeAnswers(search) {
     this.sections.headline = html('div', {id: 'headline', class: 'headline'});
     this.trouble = html('p', {class: 'trouble', role: 'alert', hidden: true});
@@ -82,14 +76,11 @@ export class PlanView {
       onchange: () => setPrice(state.flags.get('cluster'), price.value.trim())});
     this.tokens = tokens;
     this.price = price;
-    const beside = this.section('beside', 'Side by side', html('p', {class: 'tools'}, drop));
-    this.sections.beside = beside;
-    const run = this.section('run', 'The whole run', html('div', {class: 'pair'}, row('Tokens to train on', tokens), row('USD a GPU hour', price)));
+    const named = (name, ...more) => part(this.sections, name, PARTS[name], ...more);
+    const run = part(this.sections, 'run', 'The whole run', html('div', {class: 'pair'}, row('Tokens to train on', tokens), row('USD a GPU hour', price)));
     run.hidden = !flagOf('predict', 'tokens');
-    return html('div', {}, this.trouble, this.sections.headline, this.ways, html('p', {class: 'tools'}, keep), beside,
-      this.section('memory', 'Memory of a GPU'), this.section('time', 'Where a step goes'), search.element,
-      this.section('timeline', 'The step over time, and its memory'), this.section('why', 'Why, and what would change it'),
-      run);
+    return html('div', {}, this.trouble, this.sections.headline, this.ways, html('p', {class: 'tools'}, keep),
+      named('beside', html('p', {class: 'tools'}, drop)), named('memory'), named('time'), search.element, named('timeline'), named('why'), run);
   }
 
   /** Pictures are drawn for the width they have. */
@@ -104,10 +95,14 @@ export class PlanView {
   }
 
   showDetails() {
-    fillDetails(this.sections, this.rows(), state.measured, () => {
+    const {measured} = state;
+    const forget = html('button', {type: 'button', class: 'small', onclick: () => {
       state.measured = null;
       changed('measured');
-    });
+    }}, 'Leave out what was measured');
+    this.sections.timeline.replaceChildren(...timelinesView([...this.rows(), ...(measured ? [measured] : [])]),
+      ...(measured ? [html('p', {class: 'tools'}, forget)] : []));
+    this.sections.why.replaceChildren(...reasonsView(this.answer));
   }
 
   rows() {

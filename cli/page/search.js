@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// "Find the best plan": `tune` in its own worker, with progress and a way to stop, and what it found: the best, the
-// next ones, time against memory, why, and the ways out when nothing fits.
+// "Find the best plan": `tune` in its own worker, with progress and a way to stop; what it finds becomes the plan on show.
 import {OF_THE_MACHINE, catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {Cancelled, documentOf, sentenceOf} from './engine.js';
-import {gib, grouped, percent, seconds, signedPercent, words} from './format.js';
-import {scatter} from './scatter.js';
+import {words} from './format.js';
 import {setFlag, setFlags, state} from './store.js';
 import {remainingInputs} from './controls.js';
-import {fold, html, table} from './svg.js';
+import {fold, html} from './svg.js';
+import {tuningView, waysOut} from './tuning_answers.js';
 
 // What a search takes as given; other flags of a plan only where the user keeps them.
 const HELD_BY_TUNE = [...OF_THE_MACHINE, 'model', 'stack', 'gpus', 'seq-len'];
@@ -84,14 +83,14 @@ export class Search {
   show(tuning, answer) {
     this.last = {tuning, text: answer.stdout};
     if (!tuning.best) {
-      this.found.replaceChildren(html('p', {class: 'trouble', role: 'alert'}, sentenceOf(answer)), ...this.waysOut(tuning));
+      this.found.replaceChildren(html('p', {class: 'trouble', role: 'alert'}, sentenceOf(answer)), ...waysOut(tuning, {take: (way) => this.takeWay(way)}));
       return;
     }
     this.adopt(tuning.best.plan);
-    this.found.replaceChildren(html('p', {class: 'answer'}, tuning.lead),
-      html('p', {class: 'note'}, `${grouped(tuning.considered)} plans considered, ${grouped(tuning.simulated)} simulated, in ${seconds(tuning.seconds, 3)}. The best is on show now.`),
-      html('h3', {}, 'Why this one'), html('ul', {}, tuning.why.slice(1).map((sentence) => html('li', {}, sentence))),
-      ...this.frameworks(tuning), html('h3', {}, 'The next best'), this.topTable(tuning.top), ...this.front(tuning));
+    this.found.replaceChildren(...tuningView(tuning, {note: 'The best is on show now.', take: (plan, set) => {
+      this.adopt(plan, set);
+      document.getElementById('headline').scrollIntoView();
+    }}));
   }
 
   /** `set`: values that the plan was predicted with beside the user's own, until another plan is taken. */
@@ -101,51 +100,7 @@ export class Search {
     setFlags([['set', [...own, ...set].join(';')], ...flagsOfPlan(plan)]);
   }
 
-  button(plan, set) {
-    return html('button', {type: 'button', class: 'small', onclick: () => {
-      this.adopt(plan, set);
-      document.getElementById('headline').scrollIntoView();
-    }}, 'show');
-  }
-
-  topTable(top) {
-    const best = top[0].prediction.tokens_per_s;
-    return table(['plan', 'a step', 'to the best', 'memory', 'MFU', ''], top.map(({plan, prediction}) => [
-      prediction.inputs.plan_words, seconds(prediction.iteration_time_s), signedPercent(best / prediction.tokens_per_s - 1),
-      gib(prediction.memory.total_bytes), percent(prediction.mfu, 1), this.button(plan)]), 'The best plans');
-  }
-
-  /** What each framework can be told at best. */
-  frameworks({frameworks}) {
-    const told = (frameworks || []).filter((one) => one.plan);
-    if (!told.length) return [];
-    return [html('h3', {}, 'In your framework'), table(['framework', 'its best plan', 'tokens a second', 'to the best', 'memory', ''], told.map((one) => [
-      one.framework, one.plan_words, grouped(one.tokens_per_s), signedPercent(one.cost), gib(one.total_bytes), this.button(one.plan, one.set)]),
-    'The best plan that each framework can be told')];
-  }
-
-  front(tuning) {
-    if (!tuning.pareto || tuning.pareto.length < 3) return [];
-    const points = tuning.pareto.filter((one) => one.headroom_bytes > 0).map(({plan, prediction}) => ({
-      x: prediction.memory.total_bytes / 2 ** 30, y: prediction.tokens_per_s, front: true,
-      kind: JSON.stringify(plan) === JSON.stringify(tuning.best.plan) ? 'chosen' : 'meets', name: 'best',
-      title: `${prediction.inputs.plan_words}: ${grouped(prediction.tokens_per_s)} tokens/s in ${gib(prediction.memory.total_bytes)}`,
-      onpick: () => this.adopt(plan)}));
-    if (points.length < 3) return [];
-    return [html('h3', {}, 'Speed against memory: nothing is both faster and smaller'), scatter({points, xName: 'GiB of a GPU', yName: 'tokens a second',
-      xText: (mark) => String(mark), yText: grouped, label: `Speed against memory of ${points.length} plans.`})];
-  }
-
-  /** What would make it fit: each with the flags that say so. */
-  waysOut(tuning) {
-    const ways = tuning.ways && tuning.ways.length ? tuning.ways : tuning.nearest_feasible ? [tuning.nearest_feasible] : [];
-    return [html('ul', {}, tuning.why.map((sentence) => html('li', {}, sentence))), html('h3', {}, ways.length ? 'Ways out' : 'No way out was found'),
-      html('ul', {class: 'ways'}, ways.map((way) => html('li', {}, html('b', {}, way.change), ` then ${way.prediction.inputs.plan_words}: `,
-        `${seconds(way.prediction.iteration_time_s)} a step, ${gib(way.prediction.memory.total_bytes)}. `,
-        html('button', {type: 'button', class: 'small', onclick: () => this.take(way)}, 'Take it'))))];
-  }
-
-  take(way) {
+  takeWay(way) {
     const pairs = [...(way.flags || '').matchAll(/--([a-z-]+)(?: ([^-\s]\S*))?/g)].map(([, name, value]) => [name, value ?? 'on']);
     for (const [name, value] of pairs) setFlag(name, value, true);
     this.adopt(way.plan);

@@ -80,4 +80,18 @@ export function table(head, rows, caption) {
       html('tbody', {}, rows.map((row) => html('tr', {}, row.map((value, index) => cell(value, 'td', index)))))));
 }
 
+export const list = (sentences) => html('ul', {}, sentences.map((sentence) => html('li', {}, sentence)));
+
+export const section = (title, ...children) => html('section', {}, html('h2', {}, title), ...children);
+
+/** A section whose content is filled later: sections[name]. */
+export function part(sections, name, title, ...more) {
+  sections[name] = html('div', {});
+  return html('section', {id: name}, html('h2', {}, title), ...more, sections[name]);
+}
+
+/** A number to see from afar: what it is, itself, what more there is to say. */
+export const tile = (mood, label, value, note) =>
+  html('div', {class: `tile ${mood}`}, html('span', {}, label), html('b', {}, value), html('span', {}, note));
+
 export const fold = (summary, ...children) => html('details', {}, html('summary', {}, summary), ...children);

@@ -70,8 +70,31 @@ export function sharedEnd(ends, own) {
   return most > 6 * Math.min(...ends) ? own : most;
 }
 
-/** {end, lanes: [{name, role, spans}], curves} of a Chrome trace that the program wrote; times in microseconds. */
-export function timelineOf(trace) {
+/** {end, lanes: [{name, role, spans}], curves} of a Chrome trace that the program wrote, or of a step as `report` draws it; times in
+ *  microseconds. */
+export const timelineOf = (trace) => (trace.traceEvents ? timelineOfEvents(trace) : timelineOfDrawn(trace));
+
+/** Spans are [gap to the one before, length, operation, layer] in a row, in nanoseconds (cli/render/drawn_step.h). */
+function timelineOfDrawn({end_ns: end, operations, processes, lanes, memory, layer}) {
+  const shown = lanes.map(({spans, ...lane}) => {
+    const drawn = [];
+    let at = 0;
+    for (let index = 0; index < spans.length; index += 4) {
+      const [gap, length, number, of] = spans.slice(index, index + 4);
+      const [cat, kind, name] = operations[number];
+      const unit = of < 0 ? '' : `layer${of}`;
+      const span = {begin: (at + gap) / 1e3, end: (at + gap + length) / 1e3, name: unit ? `${unit}.${name}` : name, cat, args: {kind, unit}};
+      at += gap + length;
+      drawn.push({...span, color: lane.role === 'host' ? 'host' : classOfSpan(span)});
+    }
+    return {...lane, ownName: lane.name, spans: drawn};
+  });
+  const curves = new Map(Object.entries(memory).map(([name, points]) => [`memory ${name}`, points.map(([time, size]) => [time / 1e3, size])]));
+  const windows = Object.fromEntries(Object.entries(layer).map(([pass, window]) => [pass, window.map((time) => time / 1e3)]));
+  return {end: end / 1e3, lanes: shown, curves, windows, ...stageLanes(shown, new Map(processes.map((name, index) => [index, name])))};
+}
+
+function timelineOfEvents(trace) {
   const lanes = new Map();
   const curves = new Map();
   const processes = new Map();
@@ -183,6 +206,7 @@ function draw(timeline, usable, window, label) {
 
 /** From the first to the last operation of the middle layer in one pass. */
 function layerWindow(timeline, pass) {
+  if (timeline.windows) return timeline.windows[pass] || null;
   const spans = timeline.lanes.filter((lane) => lane.role !== 'host').flatMap((lane) => lane.spans)
     .filter((span) => span.cat === pass && /^layer\d+$/.test(span.args.unit || '') && !/gather|reduce/.test(span.args.kind));
   const layers = [...new Set(spans.map((span) => span.args.unit))];
@@ -244,7 +268,9 @@ export function timelineView(all, {trace, usable, name, common}) {
   return html('div', {},
     html('p', {class: 'tools'}, button('Whole step', () => show(whole)), layer('A layer forward', 'forward'), layer('A layer backward', 'backward'),
       button('Zoom in', () => zoom(0.5)), button('Zoom out', () => zoom(2)), button('◀ earlier', () => move(-0.4)), button('later ▶', () => move(0.4)), tracks),
-    frame, all.curves.size ? html('p', {class: 'note'}, 'Below: memory allocated (line) and reserved (dotted). PyTorch counts it when the host asks, which may be long before the kernel runs.') : null,
+    frame, all.curves.size ? html('p', {class: 'note'}, all.curves.has('memory reserved')
+      ? 'Below: memory allocated (line) and reserved (dotted). PyTorch counts it when the host asks, which may be long before the kernel runs.'
+      : 'Below: memory of what is alive while kernels run.') : null,
     legend(used.map((color) => [color, LABELS[color]])),
     fold('The longest operations', table(['operation', 'stream', 'takes', 'begins at'], longest(timeline), 'The longest operations of the step')));
 }

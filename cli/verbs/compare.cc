@@ -10,6 +10,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/measured/compared_communication.h"
 #include "cli/render/measured/compared_pipeline.h"
+#include "cli/render/measured/trace_comparison.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"
@@ -20,7 +21,6 @@
 namespace shardwright::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using sim::ComparedClass;
 using sim::ComparedOperation;
 using sim::kCauses;
@@ -56,7 +56,7 @@ class CompareVerb : public Verb {
       notify(fmt::format("Both are in {}; open it at ui.perfetto.dev.", out_));
     }
     if (json_) {
-      print_json(comparison);
+      fmt::print(results(), "{}\n", json_text(trace_comparison_json(comparison, top_)));
     } else {
       print_text(comparison, context.out);
     }
@@ -72,73 +72,6 @@ class CompareVerb : public Verb {
   sim::StepTrace read(const std::string& file) const {
     sim::StepTrace trace = sim::read_step_trace(file);
     return rank_ ? sim::of_rank(std::move(trace), *rank_) : trace;
-  }
-
-  static nlohmann::ordered_json class_json(const TraceComparison& comparison,
-                                           const ComparedClass& c) {
-    nlohmann::ordered_json json{{"phase", name_of(c.phase)}};
-    if (c.kind) json["kind"] = name_of(*c.kind);
-    json["operations"] = c.operations;
-    json["predicted_s"] = c.predicted_s;
-    json["measured_s"] = c.measured_s;
-    json["difference_s"] = c.difference_s();
-    json["share"] = comparison.share(c.exposed_difference_s);
-    return json;
-  }
-
-  void print_json(const TraceComparison& comparison) const {
-    Json document{{"schema", "shardwright.comparison/1.4"},
-                  {"step_time_s",
-                   {{"predicted", comparison.predicted_step_s},
-                    {"measured", comparison.measured_step_s},
-                    {"error", comparison.error()}}},
-                  {"predicted_ranks", comparison.predicted_ranks},
-                  {"predicted_steps", comparison.predicted_steps},
-                  {"measured_ranks", comparison.measured_ranks},
-                  {"measured_steps", comparison.measured_steps},
-                  {"plan_differences", comparison.plan_differences},
-                  {"only_predicted", comparison.only_predicted},
-                  {"only_measured", comparison.only_measured},
-                  {"causes", Json::array()},
-                  {"phases", Json::array()},
-                  {"classes", Json::array()},
-                  {"operations", Json::array()},
-                  {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
-                  {"slow_steps", slow_json("step", comparison.slow_steps)}};
-    add_compared_pipeline(comparison, document);
-    add_compared_communication(comparison, document);
-    for (std::size_t i = 0; i < kCauses; ++i) {
-      document["causes"].push_back({{"cause", name_of(static_cast<sim::Cause>(i))},
-                                    {"difference_s", comparison.causes_s[i]},
-                                    {"share", comparison.share(comparison.causes_s[i])}});
-    }
-    for (const ComparedClass& c : comparison.phases) {
-      document["phases"].push_back(class_json(comparison, c));
-    }
-    for (const ComparedClass& c : comparison.classes) {
-      document["classes"].push_back(class_json(comparison, c));
-    }
-    for (const ComparedOperation& o : top_operations(comparison)) {
-      document["operations"].push_back({{"id", o.id},
-                                        {"name", o.name},
-                                        {"predicted_s", o.predicted_s},
-                                        {"measured_s", o.measured_s},
-                                        {"difference_s", o.difference_s()}});
-    }
-    fmt::print(results(), "{}\n", json_text(document));
-  }
-
-  static nlohmann::ordered_json slow_json(const char* what, const std::vector<Slow>& list) {
-    nlohmann::ordered_json json = nlohmann::ordered_json::array();
-    for (const Slow& slow : list) json.push_back({{what, slow.number}, {"slower_by", slow.by}});
-    return json;
-  }
-
-  std::vector<ComparedOperation> top_operations(const TraceComparison& comparison) const {
-    const auto count =
-        std::min<std::size_t>(static_cast<std::size_t>(top_), comparison.operations.size());
-    return {comparison.operations.begin(),
-            comparison.operations.begin() + static_cast<std::ptrdiff_t>(count)};
   }
 
   static std::string share_text(const TraceComparison& comparison, double seconds) {
@@ -174,7 +107,7 @@ class CompareVerb : public Verb {
                       {"predicted", Align::kRight},
                       {"measured", Align::kRight},
                       {"difference", Align::kRight}});
-    for (const ComparedOperation& o : top_operations(comparison)) {
+    for (const ComparedOperation& o : top_operations(comparison, top_)) {
       operations.add_row({o.name, quantity(o.predicted_s, "s"), quantity(o.measured_s, "s"),
                           difference_text(o.measured_s, o.predicted_s)});
     }

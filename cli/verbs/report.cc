@@ -1,23 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/chrono.h>
 #include <fmt/core.h>
 
-#include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
-#include "cli/render/html/report_page.h"
-#include "cli/render/words/origins.h"
+#include "cli/render/answer_page.h"
+#include "cli/render/drawn_step.h"
+#include "cli/render/explanation.h"
+#include "cli/render/json/tuning_file.h"
+#include "cli/render/measured/trace_comparison.h"
+#include "cli/render/model_parallel.h"
+#include "cli/render/prediction.h"
+#include "cli/render/words/rule_of_thumb.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/plan_json.h"
+#include "sim/explain/explain.h"
+#include "sim/explain/routing_price.h"
 #include "sim/trace/memory_over_time.h"
 #include "sim/trace/predicted_step.h"
+#include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 class ReportVerb : public Verb {
  public:
@@ -35,41 +46,81 @@ class ReportVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
-    html::Report report;
-    std::optional<sim::StepTrace> predicted, measured;
+    Json page{{"schema", "shardwright.report/1.0"},
+              {"answer", nullptr},
+              {"timelines", Json::array()},
+              {"provenance", page_provenance(context.command_line)}};
+    std::string title = "timeline of a step";
+    std::optional<sim::StepTrace> measured;
     if (!measured_.empty()) measured = sim::read_step_trace(measured_);
+    std::vector<sim::StepTrace> steps;
     if (flags_.plan_file || flags_.model || (trace_.empty() && measured_.empty())) {
-      predicted = predict(report);
+      const sim::Job inputs = resolve(flags_);
+      if (inputs.plans.size() > 1 && !(trace_.empty() && measured_.empty())) {
+        throw Error(fmt::format(
+            "--strategy names {} strategies, but report takes one with --trace or --measured.",
+            inputs.plans.size()));
+      }
+      const Plan& plan = inputs.plans.front();
+      title =
+          fmt::format("{} on {} × {}", inputs.model_name, plan.gpus, inputs.profile.cluster.gpu.id);
+      page["answer"] = predict(inputs, steps);
+      page["usd_per_gpu_hour"] = inputs.profile.cluster.usd_per_gpu_hour;
+      if (!tuning_.empty()) page["tuning"] = tuning_of(inputs);
+    } else if (!tuning_.empty()) {
+      page["tuning"] = read_tuning(tuning_).file.root().raw();
     }
     if (!trace_.empty()) {
       sim::StepTrace drawn = sim::read_step_trace(trace_);
-      if (predicted) sim::expect_same_model(drawn, *predicted);
-      predicted = std::move(drawn);
+      if (!steps.empty()) sim::expect_same_model(drawn, steps.front());
+      steps.assign(1, std::move(drawn));
     }
-    if (predicted) report.strips.push_back(html::strip_of(*predicted, "predicted"));
-    if (measured) report.strips.push_back(html::strip_of(*measured, "measured"));
-    if (predicted && !predicted->timeline.passes.empty()) report.stages = *predicted;
-    if (measured && !measured->timeline.passes.empty()) report.measured_stages = *measured;
-    if (predicted && measured) {
-      sim::expect_same_model(*measured, *predicted);
-      report.comparison = sim::compare_traces(*predicted, *measured);
+    for (const sim::StepTrace& step : steps) page["timelines"].push_back(drawn_step(step));
+    if (measured) page["measured"] = drawn_step(*measured);
+    if (measured && !steps.empty()) {
+      sim::expect_same_model(*measured, steps.front());
+      page["comparison"] = trace_comparison_json(sim::compare_traces(steps.front(), *measured), 0);
     }
-    if (!tuning_.empty()) {
-      report.tuning = read_tuning(tuning_);
-      if (report.inputs) expect_same_model(*report.tuning, *report.inputs);
-    }
-    report.provenance = provenance(report, context);
-    write_file_atomically(out_, html::report_page(report));
+    add_files(page["provenance"]);
+    write_file_atomically(out_, answer_page(title, page));
     notify(fmt::format("The report is in {}; it needs nothing but a browser.", out_));
     return ExitCode::kDone;
   }
 
  private:
-  void expect_same_model(const TuningSummary& tuning, const sim::Job& inputs) const {
+  /// What `predict --explain --json` prints; `steps` gets a timeline of each plan.
+  static Json predict(const sim::Job& inputs, std::vector<sim::StepTrace>& steps) {
+    sim::Predictor predictor(inputs.model, inputs.profile);
+    std::vector<sim::Prediction> predictions;
+    for (const Plan& plan : inputs.plans) {
+      sim::PredictedStep step = sim::predicted_step(predictor, plan);
+      if (step.stages.size() == 1)
+        step.timeline.memory = sim::memory_over_time(step.stages.front(), step.timeline);
+      steps.push_back(sim::step_trace_of(step.stages, std::move(step.timeline), "the prediction"));
+      steps.back().identity = {inputs.model_name, inputs.model_config, plan,
+                               inputs.profile.cluster.gpus_per_node};
+      predictions.push_back(predictor.predict(plan));
+      predictions.back().routing = sim::routing_price(predictor, predictions.back());
+    }
+    const bool one = predictions.size() == 1;
+    Json document =
+        one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
+    for (std::size_t i = 0; i < predictions.size(); ++i) {
+      Json& explanation = (one ? document : document["predictions"][i])["explanation"];
+      explanation = is_model_parallel(predictions[i])
+                        ? losses_json(predictions[i])
+                        : explanation_json(sim::explain(predictor, inputs.plans[i]));
+      explanation["rule_of_thumb"] = rule_of_thumb_json(inputs.model, predictions[i]);
+    }
+    return document;
+  }
+
+  nlohmann::json tuning_of(const sim::Job& inputs) const {
+    const TuningFile tuning = read_tuning(tuning_);
     const std::int64_t parameters = count_parameters(inputs.model).total(inputs.model.layers);
     if (!tuning.model ||
         (tuning.model->parameters == parameters && tuning.model->layers == inputs.model.layers)) {
-      return;
+      return tuning.file.root().raw();
     }
     throw Error(fmt::format(
         "--tuning {}: is of {} ({} layers, {} parameters), but the report is of {} ({} layers, {} "
@@ -78,58 +129,17 @@ class ReportVerb : public Verb {
         inputs.model_name, inputs.model.layers, parameters));
   }
 
-  sim::StepTrace predict(html::Report& report) const {
-    report.inputs = resolve(flags_);
-    const sim::Job& inputs = *report.inputs;
-    if (inputs.plans.size() != 1) {
-      throw Error(fmt::format("--strategy names {} strategies, but report takes one.",
-                              inputs.plans.size()));
-    }
-    const Plan& plan = inputs.plans.front();
-    sim::Predictor predictor(inputs.model, inputs.profile);
-    sim::PredictedStep step = sim::predicted_step(predictor, plan);
-    const bool pipeline = plan.parallel.pp > 1;
-    if (!pipeline) step.timeline.memory = sim::memory_over_time(step.stages.front(), step.timeline);
-    sim::StepTrace trace =
-        sim::step_trace_of(step.stages, std::move(step.timeline), "the prediction");
-    trace.identity = {inputs.model_name, inputs.model_config, plan,
-                      inputs.profile.cluster.gpus_per_node};
-    // Last, because it predicts other plans and leaves their schedule.
-    if (pipeline) {
-      report.explanation.emplace().base = std::move(step.prediction);
-    } else {
-      report.explanation = sim::explain(predictor, plan);
-    }
-    return trace;
-  }
-
-  std::vector<std::pair<std::string, std::string>> provenance(const html::Report& report,
-                                                              const Context& context) const {
-    const BuildInfo build = build_info();
-    std::vector<std::pair<std::string, std::string>> rows = {
-        {"Written by",
-         fmt::format("shardwright {} ({}, {})", build.version, build.compiler, build.build_type)},
-        {"On", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
-        {"Command", context.command_line}};
+  void add_files(Json& provenance) const {
     if (flags_.plan_file) {
       const PlanDocument document = read_plan(*flags_.plan_file);
       if (!document.command.empty()) {
-        rows.emplace_back("The plan is of", fmt::format("{} (shardwright {})", document.command,
-                                                        document.tool_version));
+        provenance.push_back({"The plan is of", fmt::format("{} (shardwright {})", document.command,
+                                                            document.tool_version)});
       }
     }
-    if (!trace_.empty()) rows.emplace_back("Predicted timeline", trace_);
-    if (!measured_.empty()) rows.emplace_back("Measured timeline", measured_);
-    if (!tuning_.empty()) rows.emplace_back("Search", tuning_);
-    if (!report.inputs) return rows;
-    const profiles::Profile& profile = report.inputs->profile;
-    rows.emplace_back("Profile", fmt::format("cluster {}, GPU {}, framework {}", profile.cluster.id,
-                                             profile.cluster.gpu.id, profile.stack.id));
-    for (const NumberOrigin& origin : number_origins(profile, report.explanation->base))
-      rows.emplace_back(origin.what, origin.words);
-    for (const std::string& what : report.explanation->base.extrapolated)
-      rows.emplace_back("Outside the fitted range", what);
-    return rows;
+    if (!trace_.empty()) provenance.push_back({"Predicted timeline", trace_});
+    if (!measured_.empty()) provenance.push_back({"Measured timeline", measured_});
+    if (!tuning_.empty()) provenance.push_back({"Search", tuning_});
   }
 
   PlanFlags flags_;

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 
-#include "cli/build_info.h"
 #include "cli/flags/size_flags.h"
 #include "cli/interrupt.h"
-#include "cli/render/html/sizing_page.h"
+#include "cli/render/answer_page.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/sizing.h"
 #include "cli/render/text/progress.h"
@@ -93,14 +89,12 @@ class SizeVerb : public Verb {
 
  private:
   void write_page(const SizingReport& report, const Context& context) const {
-    const BuildInfo build = build_info();
+    const std::string title = fmt::format("GPUs to train {} on {} tokens", report.model_name,
+                                          tokens_words(*flags_.tokens));
     write_file_atomically(
-        out_, html::sizing_page(
-                  sizing_json(report),
-                  {{"Written by", fmt::format("shardwright {} ({}, {})", build.version,
-                                              build.compiler, build.build_type)},
-                   {"On", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
-                   {"Command", context.command_line}}));
+        out_, answer_page(title, {{"schema", "shardwright.report/1.0"},
+                                  {"answer", sizing_json(report)},
+                                  {"provenance", page_provenance(context.command_line)}}));
     notify(fmt::format("The page is in {}; it needs nothing but a browser.", out_));
   }
 

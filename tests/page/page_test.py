@@ -269,7 +269,9 @@ def what_is_taken_along_works_elsewhere(on):
     mine = on.native("predict", *on.page.text("#command-line").split()[2:], "--json")[1]
     assert code == 0 and json.loads(text)["iteration_time_s"] == json.loads(mine)["iteration_time_s"]
     on.page.press("#download-report")
-    assert "<svg" in on.downloaded("report.html").read_text()
+    report = on.downloaded("report.html").read_text()
+    held = json.loads(re.search('<script type="application/json" id="answer">([^<]*)<', report)[1])["answer"]
+    assert held["iteration_time_s"] == json.loads(mine)["iteration_time_s"]
     on.page.press("#download-settings")
     assert "parallelism" in on.downloaded("torchtitan.txt").read_text()
     on.page.press("#download-kit")
@@ -317,6 +319,69 @@ def prices_of_ones_own_count_everywhere(on):
     on.page.view("buy")
     assert on.page.js("return document.querySelector('[data-price=\"dgx-h100\"]').value") == "2.5"
     assert not on.page.js("return document.querySelector('[data-cluster=\"./prices.json\"]')"), "prices are no cluster"
+
+
+LLAMA = ("--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16")
+# Words of a report or of size, what stands on its page, and how many pictures it has at least.
+ANSWERS = {
+    "one plan": (("report", *LLAMA), "What one change would buy", 3),
+    "three strategies": (("report", *LLAMA, "--strategy", "ddp,fsdp2,yafsdp", "--stack", "torch-eager"), "Plans side by side", 5),
+    "a pipeline": (("report", *LLAMA, "--tp", "2", "--pp", "4", "--global-batch", "16", "--stack", "megatron-core"), "Time of each stage", 5),
+    "a large step": (("report", "--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "1024", "--tp", "8", "--pp", "8", "--virtual-stages",
+                      "8", "--cp", "2", "--seq-len", "8192", "--global-batch", "4096"), "Does not fit", 5),
+    "a search": (("report", *LLAMA, "--tuning", "tuning.json"), "Why this plan and not another", 4),
+    "nothing fits": (("report", "--model", "llama-3-70b", "--cluster", "dgx-h100", "--gpus", "8", "--tuning", "nothing.json"), "Ways out", 3),
+    "traces alone": (("report", "--trace", "predicted.json", "--measured", "predicted.json"), "first kernel to last", 2),
+    "stages alone": (("report", "--trace", "stages.json", "--measured", "stages.json"), "Each stage", 2),
+    "sizes": (("size", "--model", "llama-3-8b", "--tokens", "1T", "--deadline", "60d", "--clusters", "dgx-h100,dgx-b200"), "Break-even", 1),
+    "no size": (("size", "--model", "llama-3-8b", "--tokens", "1T", "--deadline", "1h", "--clusters", "dgx-h100", "--max-gpus", "16"), "Days and dollars", 1),
+    "no option": (("size", "--model", "deepseek-v3", "--tokens", "1T", "--clusters", "dgx-h100", "--max-gpus", "8"), "What was left out", 0),
+}
+
+
+@flow
+def every_answer_is_drawn_without_the_program(on):
+    on.file("tuning.json", on.native("tune", *LLAMA, "--json")[1])
+    on.file("nothing.json", on.native("tune", "--model", "llama-3-70b", "--cluster", "dgx-h100", "--gpus", "8", "--json")[1])
+    on.native("predict", *LLAMA, "--trace", "predicted.json")
+    on.native("predict", *LLAMA, "--pp", "4", "--grad-accum", "8", "--stack", "megatron-core", "--trace", "stages.json")
+    for name, (words, said, pictures) in ANSWERS.items():
+        file = on.folder / f"{name.replace(' ', '_')}.html"
+        on.native(*words, "--out", str(file))
+        on.page.driver.get(file.as_uri())
+        on.page.resize(1280, 900)
+        answer = on.page.js("return document.getElementById('answers').textContent")
+        assert said in answer and not on.page.js("return document.querySelector('.trouble, noscript')"), f"{name}: {answer[:300]}"
+        assert "NaN" not in answer and "undefined" not in answer and "[object" not in answer, f"{name}: {answer}"
+        assert on.page.js("return document.querySelectorAll('svg').length") >= pictures, name
+        for picture in on.page.js("return [...document.querySelectorAll('svg')].map((one) => one.outerHTML)"):
+            assert "NaN" not in picture, f"{name}: {picture[:2000]}"
+        on.page.resize(390, 844, mobile=True)
+        wide = on.page.js("return document.documentElement.scrollWidth")
+        assert wide <= 390, f"{name} is {wide} pixels wide on a phone"
+    on.page.resize(1280, 900)
+    on.page.driver.get((on.folder / "a_pipeline.html").as_uri())
+    before = on.page.js("return document.querySelector('#timeline svg').getAttribute('aria-label')")
+    for button in ("Every track of every stage", "A layer forward"):
+        on.page.js("[...document.querySelectorAll('#timeline button')].find((one) => one.textContent === arguments[0]).click()", button)
+    after = on.page.js("return document.querySelector('#timeline svg').getAttribute('aria-label')")
+    assert before != after and "compute" in after, after
+
+
+@flow
+def an_answer_has_its_numbers_without_scripts(on):
+    hostile = on.folder / "<img src=x onerror=alert(1)></script><script>alert(1)<!--"
+    hostile.mkdir(parents=True)
+    (hostile / "config.json").write_text((ROOT / "profiles/data/models/gpt2.json").read_text())
+    file = on.folder / "hostile.html"
+    assert on.native("report", "--model", str(hostile), "--cluster", "dgx-h100", "--gpus", "8", "--out", str(file))[0] == 0
+    on.page.driver.get(file.as_uri())
+    assert hostile.name in on.page.text("h1") and not on.page.js("return document.querySelector('img')")
+    on.page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    on.page.driver.get(file.as_uri())
+    shown = on.page.text("body")
+    on.page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "iteration time s" in shown and hostile.name in shown, shown
 
 
 @flow

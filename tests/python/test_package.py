@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is around the verbs: views, the program on PATH, types, pages for notebooks, Ctrl-C."""
 import ast
+import html
 import inspect
 import json
 import os
 import pathlib
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -106,16 +108,20 @@ def test_nothing_reaches_the_streams_of_the_process(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_notebooks_get_the_reports_pictures():
-    html = shardwright.predict(**PREDICTION)._repr_html_()
-    assert html.startswith("<iframe") and "&lt;svg" in html
-    assert "&lt;svg" in shardwright.tune(**PREDICTION, strategy="fsdp2")._repr_html_()
-    assert "&lt;svg" in shardwright.size(model="llama-3-8b", tokens="1T", clusters="dgx-h100,dgx-h200", deadline="90d")._repr_html_()
-    assert "<table" in shardwright.predict(**PREDICTION, strategy="fsdp2,yafsdp")._repr_html_()
-    divided = shardwright.predict(**PREDICTION, tp=2, stack="megatron-core")._repr_html_()
-    assert "<table" in divided or "&lt;svg" in divided
-    unknown = pickle.loads(pickle.dumps(shardwright.predict(**PREDICTION)))
-    assert "tokens a second" in unknown._repr_html_()
+def test_notebooks_get_the_pages_of_the_answers():
+    def answer_in(shown):
+        framed = html.unescape(re.search(r'^<iframe srcdoc="([^"]*)"', shown)[1])
+        return json.loads(re.search(r'<script type="application/json" id="answer">([^<]*)</script>', framed)[1])
+    explained = shardwright.predict(**PREDICTION, explain=True)
+    assert answer_in(shardwright.predict(**PREDICTION)._repr_html_())["answer"] == explained.to_dict()
+    several = shardwright.predict(**PREDICTION, strategy="fsdp2,yafsdp")
+    assert len(answer_in(several._repr_html_())["timelines"]) == 2
+    tuned = shardwright.tune(**PREDICTION, strategy="fsdp2")
+    assert answer_in(tuned._repr_html_())["tuning"] == tuned.to_dict()
+    sized = shardwright.size(model="llama-3-8b", tokens="1T", clusters="dgx-h100,dgx-h200", deadline="90d")
+    assert answer_in(sized._repr_html_())["answer"] == sized.to_dict()
+    unknown = pickle.loads(pickle.dumps(several))
+    assert unknown._repr_html_().startswith("<pre>&lt;Comparison")
 
 
 def test_ctrl_c_ends_a_search():

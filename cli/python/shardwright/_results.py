@@ -155,8 +155,8 @@ class Comparison(Result):
         return "<Comparison:\n " + "\n ".join(map(repr, self.predictions)) + ">"
 
     def _repr_html_(self) -> str:
-        from ._display import comparison_html
-        return comparison_html(self.predictions)
+        from ._display import prediction_html
+        return prediction_html(self)
 
 
 class Candidate(View):

@@ -1,50 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/render/json/tuning_file.h"
 
-#include "sim/core/base/json_file.h"
+#include <string_view>
+
 #include "sim/core/base/schema.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
 namespace {
 
-TunedModel read_model(const JsonReader& entry) {
-  const JsonReader inputs = entry.require_object("prediction").require_object("inputs");
-  return {inputs.require<std::string>("model"), inputs.require<std::int64_t>("parameters"),
-          inputs.require<std::int64_t>("layers")};
-}
-
-TunedPlan read_plan_entry(const JsonReader& entry) {
-  TunedPlan tuned;
-  tuned.plan = plan_from_json(entry.require_object("plan"));
+/// Throws unless it has what is drawn of a plan.
+void check_plan(const JsonReader& entry) {
+  plan_from_json(entry.require_object("plan"));
   const JsonReader prediction = entry.require_object("prediction");
-  tuned.iteration_s = prediction.require<double>("iteration_time_s", above(0.0));
-  tuned.tokens_per_s = prediction.require<double>("tokens_per_s", above(0.0));
-  const JsonReader memory = prediction.require_object("memory");
-  tuned.total_bytes = memory.require<double>("total_bytes", at_least(0.0));
-  tuned.usable_bytes = memory.require<double>("usable_bytes", above(0.0));
-  tuned.cost = entry.optional<double>("cost", 0);
-  return tuned;
+  for (const char* key : {"iteration_time_s", "tokens_per_s", "mfu"})
+    prediction.require<double>(key, above(0.0));
+  prediction.require_object("memory").require<double>("total_bytes", at_least(0.0));
+  prediction.require_object("inputs").require<std::string>("plan_words");
 }
 
 }  // namespace
 
-TuningSummary read_tuning(const std::filesystem::path& path) {
-  const JsonFile file = JsonFile::load(path);
-  const JsonReader root = file.root();
+TuningFile read_tuning(const std::filesystem::path& path) {
+  TuningFile tuning{JsonFile::load(path), std::nullopt};
+  const JsonReader root = tuning.file.root();
   require_schema(root, "shardwright.tuning", 1);
-  TuningSummary summary;
-  summary.objective = root.optional<std::string>("objective", "");
-  summary.considered = root.optional<double>("considered", 0);
-  summary.seconds = root.optional<double>("seconds", 0);
-  for (const JsonReader& entry : root.require_array("top")) {
-    if (!summary.model) summary.model = read_model(entry);
-    summary.top.push_back(read_plan_entry(entry));
+  for (const char* key : {"considered", "simulated", "seconds"})
+    root.require<double>(key, at_least(0.0));
+  root.require_list<std::string>("why");
+  for (const char* plans : {"top", "pareto"}) {
+    for (const JsonReader& entry : root.require_array(plans)) {
+      check_plan(entry);
+      const JsonReader inputs = entry.require_object("prediction").require_object("inputs");
+      if (!tuning.model) {
+        tuning.model = {inputs.require<std::string>("model"),
+                        inputs.require<std::int64_t>("parameters"),
+                        inputs.require<std::int64_t>("layers")};
+      }
+    }
   }
-  for (const JsonReader& entry : root.require_array("pareto"))
-    summary.pareto.push_back(read_plan_entry(entry));
-  summary.why = root.require_list<std::string>("why");
-  return summary;
+  return tuning;
 }
 
 }  // namespace shardwright::cli

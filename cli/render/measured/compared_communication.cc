@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -43,8 +44,13 @@ Json by_group(const Communication& groups, double GroupTimes::*seconds) {
   return json;
 }
 
-}  // namespace
+struct CommunicationRow {
+  std::string what;  // "tensor: exposed", "  transfer, exposed or hidden", ...
+  double predicted_s = 0, measured_s = 0;
+  bool first = false;  // of its group
+};
 
+/// Of the groups in which either trace communicates.
 std::vector<CommunicationRow> communication_rows(const sim::TraceComparison& comparison) {
   std::vector<CommunicationRow> rows;
   for (const CommGroup group : kToldGroups) {
@@ -59,6 +65,8 @@ std::vector<CommunicationRow> communication_rows(const sim::TraceComparison& com
   }
   return rows;
 }
+
+}  // namespace
 
 std::string compared_communication_text(const sim::TraceComparison& comparison,
                                         const Terminal& out) {

@@ -5,20 +5,11 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <vector>
 
 #include "cli/render/text/terminal.h"
 #include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli {
-
-struct CommunicationRow {
-  std::string what;  // "tensor: exposed", "  transfer, exposed or hidden", ...
-  double predicted_s = 0, measured_s = 0;
-  bool first = false;  // of its group
-};
-/// Of the groups in which either trace communicates.
-std::vector<CommunicationRow> communication_rows(const sim::TraceComparison& comparison);
 
 /// Nothing where neither trace communicates.
 std::string compared_communication_text(const sim::TraceComparison& comparison,
