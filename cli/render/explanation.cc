@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/render/stages.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
+#include "cli/render/words/rule_of_thumb.h"
 #include "cli/text.h"
 
 namespace shardwright::cli {
@@ -200,7 +202,7 @@ std::string explanation_text(const sim::Explanation& explanation, const Terminal
   return text;
 }
 
-Json explanation_json(const sim::Explanation& explanation) {
+Json explanation_json(const Model& model, const sim::Explanation& explanation) {
   Json parts = Json::array();
   for (int i = 0; i < sim::kStepParts; ++i) {
     const sim::PartTimes& part = explanation.parts[static_cast<std::size_t>(i)];
@@ -232,7 +234,9 @@ Json explanation_json(const sim::Explanation& explanation) {
            {{"compute_first_s", explanation.base.time.iteration_s},
             {"side_streams_first_s", explanation.base.other_tie_order_s}}},
           {"parts", std::move(parts)},
-          {"changes", std::move(changes)}};
+          {"changes", std::move(changes)},
+          {"losses", losses_json(explanation.base)},
+          {"rule_of_thumb", rule_of_thumb_json(model, explanation.base)}};
 }
 
 }  // namespace shardwright::cli

@@ -15,6 +15,7 @@ namespace shardwright::cli {
 std::vector<std::string> explanation_sentences(const sim::Explanation& explanation);
 
 std::string explanation_text(const sim::Explanation& explanation, const Terminal& out);
-nlohmann::ordered_json explanation_json(const sim::Explanation& explanation);
+/// The same, what the step loses, and the rule of thumb of memory.
+nlohmann::ordered_json explanation_json(const Model& model, const sim::Explanation& explanation);
 
 }  // namespace shardwright::cli

@@ -139,9 +139,7 @@ class PredictVerb : public Verb {
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
     for (std::size_t i = 0; i < explanations.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["explanation"] = explanation_json(explanations[i]);
-      of["explanation"]["losses"] = losses_json(predictions[i]);
-      of["explanation"]["rule_of_thumb"] = rule_of_thumb_json(inputs.model, predictions[i]);
+      of["explanation"] = explanation_json(inputs.model, explanations[i]);
     }
     for (std::size_t i = 0; i < jitters.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];

@@ -13,9 +13,7 @@
 #include "cli/render/explanation.h"
 #include "cli/render/json/tuning_file.h"
 #include "cli/render/measured/trace_comparison.h"
-#include "cli/render/model_parallel.h"
 #include "cli/render/prediction.h"
-#include "cli/render/words/rule_of_thumb.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/plan_json.h"
@@ -107,10 +105,7 @@ class ReportVerb : public Verb {
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
     for (std::size_t i = 0; i < predictions.size(); ++i) {
       Json& explanation = (one ? document : document["predictions"][i])["explanation"];
-      explanation = is_model_parallel(predictions[i])
-                        ? losses_json(predictions[i])
-                        : explanation_json(sim::explain(predictor, inputs.plans[i]));
-      explanation["rule_of_thumb"] = rule_of_thumb_json(inputs.model, predictions[i]);
+      explanation = explanation_json(inputs.model, sim::explain(predictor, inputs.plans[i]));
     }
     return document;
   }
