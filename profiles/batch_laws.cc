@@ -3,18 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
-#include "sim/core/base/atomic_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/csv.h"
 #include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr std::string_view kBatchLawSchema = "shardwright.critical_batch/1.0";
 
@@ -34,10 +30,6 @@ BatchLaw read_batch_law(const JsonReader& from) {
   law.greatest_share = from.require<double>("greatest_share", positive);
   law.spread = from.require<double>("spread", at_least(0.0));
   return law;
-}
-
-double rounded_share(double value) {
-  return std::round(value * 1e4) / 1e4;
 }
 
 }  // namespace
@@ -93,27 +85,6 @@ CriticalBatch load_critical_batch() {
 
 std::filesystem::path shipped_critical_batch() {
   return data_dir() / "fitted" / "critical_batch.json";
-}
-
-void save_critical_batch(const CriticalBatch& fitted, const std::filesystem::path& file) {
-  ordered_json json{{"schema", kBatchLawSchema}, {"source", fitted.source},
-                    {"command", fitted.command}, {"date", fitted.date},
-                    {"law", fitted.law},         {"laws", ordered_json::array()}};
-  for (const BatchLaw& law : fitted.laws) {
-    ordered_json one{{"id", law.id}, {"words", law.words}, {"by_loss", law.by_loss}};
-    if (!law.by_loss) {
-      one["coefficient"] = law.coefficient;
-      one["tokens_exponent"] = law.tokens_exponent;
-    }
-    one["n"] = law.n;
-    one["beyond"] = law.beyond;
-    one["median_share"] = rounded_share(law.median_share);
-    // Up, so that the training whose share it is lies within.
-    one["greatest_share"] = std::ceil(law.greatest_share * 1e4) / 1e4;
-    one["spread"] = rounded_share(law.spread);
-    json["laws"].push_back(std::move(one));
-  }
-  write_file_atomically(file, json.dump(1) + "\n");
 }
 
 }  // namespace shardwright::profiles

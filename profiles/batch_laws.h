@@ -2,10 +2,10 @@
 // Published laws of the critical batch and how they judge the batches of published trainings.
 //
 // published/batch_laws.csv holds the laws with their sources; fitted/critical_batch.json, written
-// by `shardwright_fit critical-batch`, what published/whole_runs.csv says of each: how many batches
-// of trainings that went well it calls beyond the critical one, and how far published batches
-// scatter around it. The law that ships is the one that calls the fewest of them wasteful, of equal
-// ones that with the least scatter; the others that call none wasteful are its range.
+// by `python3 -m profiles.research critical-batch`, what published/whole_runs.csv says of each: how
+// many batches of trainings that went well it calls beyond the critical one, and how far published
+// batches scatter around it. The law that ships is the one that calls the fewest of them wasteful,
+// of equal ones that with the least scatter; the others that call none wasteful are its range.
 #pragma once
 
 #include <array>
@@ -43,6 +43,5 @@ CriticalBatch load_critical_batch(const std::filesystem::path& file);
 /// The shipped one, <data_dir>/fitted/critical_batch.json.
 CriticalBatch load_critical_batch();
 std::filesystem::path shipped_critical_batch();
-void save_critical_batch(const CriticalBatch& fitted, const std::filesystem::path& file);
 
 }  // namespace shardwright::profiles

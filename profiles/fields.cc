@@ -328,25 +328,6 @@ void read_values(const JsonReader& object, const FieldList& fields) {
   reject_unknown(object, fields, "");
 }
 
-std::string write_values(const FieldList& fields) {
-  ordered_json document = ordered_json::object();
-  for (const Field& field : fields.fields()) {
-    ordered_json& value = place_of(document, field.element >= 0 ? array_of(field) : field.path);
-    std::visit(
-        [&](const auto* target) {
-          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*target)>, MemoryManager>) {
-            value = std::string(name_of(*target));
-          } else if (field.element >= 0) {
-            value.push_back(*target);
-          } else {
-            value = *target;
-          }
-        },
-        field.target);
-  }
-  return document.dump();
-}
-
 void set_field(const Field& field, std::string_view text, std::string_view where) {
   const bool accepted =
       std::visit([&](auto* target) { return assign(target, text, field); }, field.target);

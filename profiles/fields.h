@@ -117,8 +117,6 @@ void read_fields(const JsonReader& root, const FieldList& fields,
 
 /// Reads an object of plain values that has just these fields (gpu_cost.json).
 void read_values(const JsonReader& object, const FieldList& fields);
-/// JSON text of such an object.
-std::string write_values(const FieldList& fields);
 
 /// Reads the value of `key` (wrapped or plain) into one field, as read_fields does.
 Origin read_field(const JsonReader& parent, std::string_view key, const Field& field);

@@ -4,22 +4,18 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
 #include <type_traits>
 #include <vector>
 
 #include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
 #include "profiles/kept_file.h"
-#include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/nearest.h"
 
 namespace shardwright::profiles {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "shardwright.gpu_cost/1.0";
 
@@ -73,36 +69,6 @@ void read_if_there(const JsonReader& from, std::string_view key, Sourced<Params>
     set.provenance.source = "of the same size as on GPUs with measurements";
     set.provenance.confidence = "estimate";
   }
-}
-
-ordered_json errors_json(const ErrorSummary& errors) {
-  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
-}
-
-void write_provenance(const Provenance& p, ordered_json& json) {
-  json["source"] = p.source;
-  json["confidence"] = p.confidence;
-  if (!p.analogue_of.empty()) json["analogue_of"] = p.analogue_of;
-  if (!p.command.empty()) json["command"] = p.command;
-  json["date"] = p.date;
-  for (const auto& [key, errors] :
-       {std::pair<const char*, const ErrorSummary*>{"in_sample", &p.in_sample},
-        {"held_out", &p.held_out}}) {
-    if (errors->n > 0) json[key] = errors_json(*errors);
-  }
-}
-
-template <typename Params>
-ordered_json write_sourced(Sourced<Params> from) {
-  ordered_json json = ordered_json::object();
-  FieldList fields;
-  describe(fields, from.values);
-  json["values"] = ordered_json::parse(write_values(fields));
-  write_provenance(from.provenance, json);
-  for (const auto& [name, provenance] : from.apart) {
-    write_provenance(provenance, json["apart"][name]);
-  }
-  return json;
 }
 
 }  // namespace
@@ -159,30 +125,6 @@ GpuCosts load_gpu_costs(const std::filesystem::path& file) {
 GpuCosts load_gpu_costs() {
   static KeptFiles<GpuCosts> kept(&load_gpu_costs);
   return *kept.get(data_dir() / "fitted" / "gpu_cost.json");
-}
-
-void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file) {
-  ordered_json json = ordered_json::object();
-  json["schema"] = kSchema;
-  json["nccl"] = write_sourced(costs.nccl);
-  json["contention"] = write_sourced(costs.contention);
-  json["gpus"] = ordered_json::object();
-  for (const auto& [id, cost] : costs.gpus) {
-    ordered_json gpu = ordered_json::object();
-    gpu["rates"] = write_sourced(cost.rates);
-    gpu["gemm"] = write_sourced(cost.gemm);
-    gpu["attention"] = ordered_json::object();
-    for (const auto& [kernel, params] : cost.attention)
-      gpu["attention"][kernel] = write_sourced(params);
-    if (!cost.low_precision.provenance.date.empty())
-      gpu["low_precision"] = write_sourced(cost.low_precision);
-    if (!cost.dispatch.provenance.date.empty()) gpu["dispatch"] = write_sourced(cost.dispatch);
-    if (!cost.exchange.provenance.date.empty()) gpu["exchange"] = write_sourced(cost.exchange);
-    gpu["memory"] = write_sourced(cost.memory);
-    gpu["collectives"] = write_sourced(cost.collectives);
-    json["gpus"][id] = std::move(gpu);
-  }
-  write_file_atomically(file, json.dump(1) + "\n");
 }
 
 }  // namespace shardwright::profiles

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes profiles/data/fitted/gpu_cost.json: the cost-model parameters of every GPU kind.
+// Reads profiles/data/fitted/gpu_cost.json: the cost-model parameters of every GPU kind.
 //
 // Schema "shardwright.gpu_cost/1.0". Each parameter set says where it comes from: fitted to
 // published measurements by a command (with in-sample and held-out errors), taken from a
-// publication, or borrowed from a GPU of the same architecture. `shardwright_fit` rewrites the
-// fitted sets and leaves the rest as it is. Reading is strict: unknown or missing keys, and values
-// that make no sense, are errors that name the file and the path.
+// publication, or borrowed from a GPU of the same architecture. `python3 -m profiles.research`
+// rewrites the fitted sets and leaves the rest as it is. Reading is strict: unknown or missing
+// keys, and values that make no sense, are errors that name the file and the path.
 #pragma once
 
 #include <cstdint>
@@ -72,6 +72,5 @@ struct GpuCosts {
 GpuCosts load_gpu_costs(const std::filesystem::path& file);
 /// The shipped file, `data_dir()`/fitted/gpu_cost.json.
 GpuCosts load_gpu_costs();
-void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file);
 
 }  // namespace shardwright::profiles

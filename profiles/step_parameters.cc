@@ -4,11 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "profiles/data_dir.h"
-#include "sim/core/base/atomic_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
@@ -16,17 +14,11 @@
 namespace shardwright::profiles {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr std::string_view kStepsSchema = "shardwright.step_parameters/1.0";
 
 /// The first word of the paths that a file of this scope holds.
 std::string_view group_of(StepScope scope) {
   return scope == StepScope::kGpu ? "cost." : scope == StepScope::kCluster ? "cluster." : "stack.";
-}
-
-ordered_json write_summary(const ErrorSummary& errors) {
-  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
 }
 
 std::array<double, 2> read_pair(const JsonReader& from, std::string_view key) {
@@ -88,23 +80,6 @@ StepParameter read_parameter(const JsonReader& from) {
   return p;
 }
 
-ordered_json write_parameter(const StepParameter& p) {
-  ordered_json json{{"name", p.name}, {"meaning", p.meaning}};
-  json["applies_to"] = {{std::string(name_of(p.scope)), p.applies_to}};
-  if (!p.sources.empty()) json["sources"] = p.sources;
-  json["targets"] = ordered_json::object();
-  for (const StepTarget& target : p.targets) json["targets"][target.path] = target.times;
-  json["bounds"] = {p.min, p.max};
-  json["prior"] = {{"value", p.prior}, {"spread", p.prior_spread}, {"source", p.prior_source}};
-  if (p.fitted) {
-    json["fitted"] = {{"value", p.fitted->value},
-                      {"interval", p.fitted->interval},
-                      {"in_sample", write_summary(p.fitted->in_sample)},
-                      {"held_out", write_summary(p.fitted->held_out)}};
-  }
-  return json;
-}
-
 }  // namespace
 
 std::string_view name_of(StepScope scope) {
@@ -124,35 +99,7 @@ StepParameters load_step_parameters(const std::filesystem::path& file) {
   for (const JsonReader& parameter : root.require_array("parameters")) {
     result.parameters.push_back(read_parameter(parameter));
   }
-  if (const auto fit = root.find_object("fit")) {
-    fit->reject_unknown_keys({"source", "command", "date", "interval_level", "in_sample",
-                              "held_out", "source_held_out"});
-    result.source = fit->require<std::string>("source");
-    result.command = fit->require<std::string>("command");
-    result.date = fit->require<std::string>("date");
-    result.interval_level = fit->require<double>("interval_level", between(0.5, 0.999));
-    result.in_sample = read_errors(*fit, "in_sample");
-    result.held_out = read_errors(*fit, "held_out");
-    result.source_held_out = read_errors(*fit, "source_held_out");
-  }
   return result;
-}
-
-void save_step_parameters(const StepParameters& parameters, const std::filesystem::path& file) {
-  ordered_json json{{"schema", kStepsSchema}, {"parameters", ordered_json::array()}};
-  for (const StepParameter& p : parameters.parameters) {
-    json["parameters"].push_back(write_parameter(p));
-  }
-  if (!parameters.date.empty()) {
-    json["fit"] = {{"source", parameters.source},
-                   {"command", parameters.command},
-                   {"date", parameters.date},
-                   {"interval_level", parameters.interval_level},
-                   {"in_sample", write_summary(parameters.in_sample)},
-                   {"held_out", write_summary(parameters.held_out)},
-                   {"source_held_out", write_summary(parameters.source_held_out)}};
-  }
-  write_file_atomically(file, json.dump(1) + "\n");
 }
 
 bool sees(const StepParameter& parameter, const Profile& profile, const std::string& cluster,

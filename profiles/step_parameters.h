@@ -4,11 +4,11 @@
 //
 // Kernels are fitted to kernel tables (gpu_cost.h). What no kernel shows, such as the clocks that a
 // GPU holds under hours of load or the host's share of a step, is one physical constant of a GPU, a
-// cluster or a stack, fitted by `shardwright_fit steps` to the published training runs. A constant
-// is shared by everything that runs on its GPU, cluster or stack: none may belong to a strategy, a
-// model or a row. The file says what is fitted, within which bounds, and around which prior; the
-// fit writes the value to where the profile reads it (gpu_cost.json, the cluster or the stack) and
-// repeats it here beside its interval and errors.
+// cluster or a stack, fitted by `python3 -m profiles.research steps` to the published training
+// runs. A constant is shared by everything that runs on its GPU, cluster or stack: none may belong
+// to a strategy, a model or a row. The file says what is fitted, within which bounds, and around
+// which prior; the fit writes the value to where the profile reads it (gpu_cost.json, the cluster
+// or the stack) and repeats it here beside its interval and errors.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ std::string_view name_of(StepScope scope);
 
 struct FittedStep {
   double value = 0;
-  std::array<double, 2> interval{};  // at StepParameters::interval_level
+  std::array<double, 2> interval{};  // at a level of 0.9
   ErrorSummary in_sample, held_out;  // of iteration times, over the rows that see the constant
 };
 
@@ -57,17 +57,12 @@ struct StepParameter {
 
 struct StepParameters {
   std::vector<StepParameter> parameters;
-  // Of the last fit; empty before the first.
-  std::string source, command, date;
-  double interval_level = 0.9;
-  ErrorSummary in_sample, held_out, source_held_out;
 };
 
 /// The shipped file, `data_dir()`/fitted/step_parameters.json.
 std::filesystem::path shipped_step_parameters();
 /// Throws Error naming file and path, also for a path that no file of its scope can hold.
 StepParameters load_step_parameters(const std::filesystem::path& file);
-void save_step_parameters(const StepParameters& parameters, const std::filesystem::path& file);
 
 /// Whether a run of `source` with this profile sees the constant. `cluster` is
 /// ClusterFile::described_by.

@@ -43,6 +43,26 @@ void shardwright_set_own_start(int count, const char* const* words);
 /* The program itself, on stdout, stderr and the signals of this process; argv[0] is its name. */
 int shardwright_program(int argc, const char* const* argv);
 
+/* For fits of the constants that ship (profiles/research); whoever predicts needs none of it. */
+typedef struct shardwright_kernels shardwright_kernels;
+
+/* Kernels of one kind on a GPU whose cost values at `paths` ("gemm.e") are going to move. `shapes`:
+ * rows of the kind's columns, as profiles/research/product.py lists them. Null where something is
+ * unknown: see shardwright_fit_message. */
+shardwright_kernels* shardwright_new_kernels(const char* kind, const char* gpu, int rows,
+                                             const double* shapes, int count,
+                                             const char* const* paths);
+/* Seconds of each row with these values. */
+void shardwright_kernel_times(shardwright_kernels* kernels, const double* values, double* seconds);
+void shardwright_end_kernels(shardwright_kernels* kernels);
+/* {"ranges": .., "seen": ..} that the runs of a ledger cover; null where it cannot be read. Lives
+ * until the next call. */
+const char* shardwright_covered(const char* ledger);
+/* Published trainings in JSON, with the hours of their ideal steps where `analytic_mfu`, the share
+ * of the peak of steps that cannot be planned, is above 0. Null and lifetime as above. */
+const char* shardwright_trainings(double analytic_mfu);
+const char* shardwright_fit_message(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -14,6 +14,7 @@
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"
+#include "profiles/uncertainty/novelty_widths.h"
 #include "sim/calibrate/calibrated_file.h"
 #include "sim/core/base/invalid_plan.h"
 
@@ -106,7 +107,7 @@ class AnchorVerb : public Verb {
     file.base = job.cluster_name;
     file.stack = job.profile.stack.id;
     file.date = sim::today();
-    file.level = job.profile.uncertainty.level;
+    file.level = profiles::novelty_widths().level;
     file.anchors = {{job.model.name, job.plans.front().gpus,
                      std::string(name_of(job.plans.front().strategy)), report.fit.measured_s,
                      report.fit.before.time.iteration_s, report.fit.carried,

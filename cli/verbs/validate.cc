@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -18,10 +19,10 @@
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
-#include "profiles/step_parameters.h"
 #include "profiles/uncertainty/novelty_widths.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"
+#include "sim/core/base/error.h"
 #include "sim/score/choice_score.h"
 #include "sim/score/framework_score.h"
 #include "sim/score/layer_period.h"
@@ -79,9 +80,10 @@ class ValidateVerb : public Verb {
     command
         .add("--set", overrides_, "Override a value of every row's profile by its path, repeatable")
         .type_name("KEY=VALUE");
-    command.add("--leave-one-out", leave_one_out_,
-                "Also fit the constants of the steps again without each run, and without each "
-                "source, and score what is then predicted");
+    command.add(
+        "--leave-one-out", leave_one_out_,
+        "Also score what was predicted by constants fitted without each run, its cell, and its "
+        "source, as recorded by python3 -m profiles.research steps");
     command
         .add_parsed(
             "--whole-runs", [this](const std::string& file) { whole_runs_ = file; },
@@ -114,14 +116,14 @@ class ValidateVerb : public Verb {
     if (!stage_memory_.empty()) {
       stage_memory = sim::score_stage_memory(CsvTable::load(stage_memory_), validation);
     }
+    const profiles::HeldOutRecord record = recorded();
     std::optional<sim::LeaveOneOut> left_out;
-    if (leave_one_out_) left_out = leave_one_out(rows, context);
+    if (leave_one_out_) left_out = sim::leave_one_out(validation, record, ledger_);
     const sim::ChoiceScore choices = sim::score_choices(validation);
     // Beside the shipped ledger: they are the same whatever other table is asked about.
     std::optional<sim::Validation> strangers;
     if (ledger_.empty()) strangers = validate(profiles::load_strangers(), context);
-    const std::vector<sim::FrameworkScore> frameworks =
-        score_frameworks(validation, held_out_runs(left_out));
+    const std::vector<sim::FrameworkScore> frameworks = score_frameworks(validation, record.runs);
     profiles::Production production;
     std::optional<tuner::WholeRunScore> whole;
     if (whole_runs_) {
@@ -134,8 +136,7 @@ class ValidateVerb : public Verb {
     if (json_) {
       nlohmann::ordered_json document = validation_json(validation);
       if (left_out) {
-        document["summary"].update(
-            leave_one_out_json(*left_out, coverage(validation, *left_out), rows));
+        document["summary"].update(leave_one_out_json(*left_out, record));
       }
       document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
@@ -157,9 +158,7 @@ class ValidateVerb : public Verb {
     fmt::print(results(), "{}", by_gpu_text(validation, context.out));
     fmt::print(results(), "{}", choices_and_strangers_text(choices, strangers, context.out));
     if (left_out)
-      fmt::print(
-          results(), "{}",
-          leave_one_out_text(*left_out, coverage(validation, *left_out), rows, rows_, context.out));
+      fmt::print(results(), "{}", leave_one_out_text(*left_out, record, rows_, context.out));
     fmt::print(results(), "{}", layer_periods_text(periods, context.out));
     if (gemm) fmt::print(results(), "{}", kernel_score_text("GEMMs", *gemm, context.out));
     if (collectives) {
@@ -192,17 +191,19 @@ class ValidateVerb : public Verb {
     return text;
   }
 
-  static sim::MemoryCoverage coverage(const sim::Validation& validation,
-                                      const sim::LeaveOneOut& left_out) {
-    return memory_coverage(peak_errors(validation), left_out.interval_level);
-  }
-
-  /// As fitted here, else as the file that ships tells, which knows nothing of overridden values.
-  std::vector<profiles::HeldOutRun> held_out_runs(
-      const std::optional<sim::LeaveOneOut>& left_out) const {
-    if (left_out) return left_out->runs;
-    if (!overrides_.empty()) return {};
-    return profiles::load_held_out_runs(profiles::shipped_residuals());
+  /// What was predicted without each run, beside a user's ledger or as it ships, which knows
+  /// nothing of overridden values.
+  profiles::HeldOutRecord recorded() const {
+    if (!overrides_.empty()) {
+      if (!leave_one_out_) return {};
+      throw Error(
+          "--leave-one-out was recorded with the values that ship, and --set changes one, expected "
+          "one of the two.");
+    }
+    const std::string own = sim::left_out_file(ledger_);
+    return profiles::load_held_out(!ledger_.empty() && std::filesystem::exists(own)
+                                       ? std::filesystem::path(own)
+                                       : profiles::shipped_residuals());
   }
 
   sim::Validation validate(const std::vector<profiles::LedgerRow>& rows,
@@ -212,17 +213,6 @@ class ValidateVerb : public Verb {
     options.overrides = overrides_;
     options.progress = [&progress](std::int64_t done) { progress.update(done); };
     return sim::validate(rows, options);
-  }
-
-  sim::LeaveOneOut leave_one_out(const std::vector<profiles::LedgerRow>& rows,
-                                 const Context& context) const {
-    const profiles::StepParameters steps =
-        profiles::load_step_parameters(profiles::shipped_step_parameters());
-    const sim::LedgerModel model(rows, steps.parameters, overrides_);
-    Progress progress(context.err, "leave one out", static_cast<std::int64_t>(model.size()));
-    sim::LeaveOneOutOptions options;
-    options.progress = [&progress](std::int64_t done) { progress.update(done); };
-    return sim::leave_one_out(model, fit_robust(model.problem(0), model.weights()), options);
   }
 
   tuner::WholeRunScore score_trainings(const std::vector<profiles::WholeRun>& trainings,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one measured step tells of other steps of the same model, GPU and framework:
-// profiles/data/fitted/anchored_residuals.json, written by scripts/fit_anchored_intervals from the
-// published runs.
+// profiles/data/fitted/anchored_residuals.json, written by python3 -m profiles.research anchored
+// from the published runs.
 //
 // An error of a predicted step has a part that runs of one series (a source's runs of a model on a
 // GPU) share, and a part of its own. A measured step shows the sum. With the half-width h of a

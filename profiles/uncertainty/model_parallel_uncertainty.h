@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // On what predictions of model-parallel plans were checked, and how far their memory was off:
 // profiles/data/fitted/model_parallel_residuals.json, written by
-// scripts/fit_model_parallel_intervals from the runs of published/parallel.csv. Widths of times are
-// those of novelty_widths.h.
+// python3 -m profiles.research model-parallel from the runs of published/parallel.csv. Widths of
+// times are those of novelty_widths.h.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 namespace shardwright::profiles {
 namespace {
 
-constexpr std::int64_t kOften = 3;  // cells, as OFTEN of scripts/fit_novelty_intervals
+constexpr std::int64_t kOften = 3;  // cells, as OFTEN of python3 -m profiles.research novelty
 constexpr double kWidestHalfWidth = 10;
 
 /// What launches cost is predicted, too, so that quicker layers are not unknown without end: ln(2).

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How wide the interval of a step's time has to be by what is new about the run:
-// profiles/data/fitted/novelty.json, written by scripts/fit_novelty_intervals from published runs
-// that were predicted as a stranger's: without their source and without the presets that it taught.
+// profiles/data/fitted/novelty.json, written by python3 -m profiles.research novelty from published
+// runs that were predicted as a stranger's: without their source and without the presets that it
+// taught.
 //
 // Half-widths are of the logarithm. Each axis adds its own to a base; they add up as squares, as
 // independent errors do. What an axis adds is what a measurement on that axis would take away.

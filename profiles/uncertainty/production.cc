@@ -3,28 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "profiles/data_dir.h"
-#include "sim/core/base/atomic_file.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/portable_math.h"
 
 namespace shardwright::profiles {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr std::string_view kProductionSchema = "shardwright.whole_runs/1.1";
 constexpr double kWidestLog = 10;  // of a logarithm
 constexpr double kSmallJobHours = 3e4;
 constexpr double kLargeModel = 4e10;  // parameters
 constexpr double kStepLevel = 0.9;    // of the intervals of steps
-
-double to_four_decimals(double value) {
-  return std::round(value * 1e4) / 1e4;
-}
 
 std::array<double, 2> read_rising_pair(const JsonReader& from, const std::string& name) {
   const std::vector<double> pair = from.require_list<double>(name);
@@ -38,12 +30,6 @@ Coverage read_coverage(const JsonReader& from) {
   return {from.require<std::int64_t>("n", at_least(std::int64_t{0})),
           from.require<std::int64_t>("inside", at_least(std::int64_t{0})),
           from.require<double>("median_ratio", at_least(0.0))};
-}
-
-ordered_json coverage_json(const Coverage& coverage) {
-  return {{"n", coverage.n},
-          {"inside", coverage.inside},
-          {"median_ratio", to_four_decimals(coverage.median_ratio)}};
 }
 
 void read_reached(const JsonReader& root, Production& result) {
@@ -167,43 +153,6 @@ Production load_production(const std::filesystem::path& file) {
 Production load_production() {
   const std::filesystem::path file = shipped_production();
   return std::filesystem::exists(file) ? load_production(file) : Production{};
-}
-
-void save_production(const Production& production, const std::filesystem::path& file) {
-  ordered_json json{
-      {"schema", kProductionSchema},
-      {"source", production.source},
-      {"command", production.command},
-      {"date", production.date},
-      {"level", production.level},
-      {"log_factor", to_four_decimals(production.log_factor)},
-      {"small_model", to_four_decimals(production.small_model)},
-      {"half_widths",
-       {to_four_decimals(production.half_widths[0]), to_four_decimals(production.half_widths[1])}},
-      {"step_half_width", to_four_decimals(production.step_half_width)},
-      {"analytic_mfu", to_four_decimals(production.analytic_mfu)},
-      {"ranges",
-       {{"parameters", production.parameters_range}, {"peak_flops", production.peak_range}}},
-      {"usual_gpus", production.usual_gpus},
-      {"coverage",
-       {{"in_sample", coverage_json(production.in_sample)},
-        {"family_left_out", coverage_json(production.family_out)}}}};
-  for (const auto& [generation, reached] : production.reached) {
-    ordered_json quartiles = ordered_json::array();
-    for (const double mfu : reached.mfu) quartiles.push_back(to_four_decimals(mfu));
-    json["mfu_reached"][generation] = {{"quartiles", std::move(quartiles)}, {"n", reached.n}};
-  }
-  json["runs"] = ordered_json::array();
-  for (const FittedWholeRun& run : production.runs) {
-    json["runs"].push_back({{"id", run.id},
-                            {"family", run.family},
-                            {"parameters", run.parameters},
-                            {"peak_flops", run.peak_flops},
-                            {"ideal_gpu_hours", std::round(run.ideal_gpu_hours)},
-                            {"step_half_width", to_four_decimals(run.step_half_width)},
-                            {"published_gpu_hours", run.published_gpu_hours}});
-  }
-  write_file_atomically(file, json.dump(1) + "\n");
 }
 
 }  // namespace shardwright::profiles

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The production factor: how many GPU hours a training run takes for each hour of its ideal
-// steps. profiles/data/fitted/whole_runs.json, written by `shardwright_fit whole-runs`.
+// steps. profiles/data/fitted/whole_runs.json, written by `python3 -m profiles.research
+// whole-runs`.
 //
 // Failures, restarts, evaluation, checkpoints, stragglers, data, false starts and the distance
 // between the plan that was run and the best one: nobody publishes the parts, but teams publish
@@ -103,6 +104,5 @@ std::filesystem::path shipped_production();
 Production load_production(const std::filesystem::path& file);
 /// The shipped one; of a data folder without that file nothing is known.
 Production load_production();
-void save_production(const Production& production, const std::filesystem::path& file);
 
 }  // namespace shardwright::profiles

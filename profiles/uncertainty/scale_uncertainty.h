@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far machines differ in what a step loses with every doubling of the GPUs beyond a node, by
-// kind of network: profiles/data/fitted/scale_residuals.json, written by scripts/fit_scale_loss
-// from published series that differ in their number of GPUs alone.
+// kind of network: profiles/data/fitted/scale_residuals.json, written by python3 -m
+// profiles.research scale-loss from published series that differ in their number of GPUs alone.
 //
 // Machines on one kind of network differ about as much as kinds do, so all of them give one mean
 // loss (cost.contention.scale_loss) and one width; a kind on which nobody published a series gets

@@ -2,9 +2,9 @@
 // How far predictions of iteration time have been off, and on what they were checked:
 // profiles/data/fitted/residuals.json.
 //
-// Written by `shardwright_fit steps` from the published runs, each predicted by constants that were
-// fitted without it. sim/uncertainty/conformal.h turns the half-widths into an interval,
-// sim/uncertainty/extrapolation.h compares a prediction's inputs with what was seen.
+// Written by `python3 -m profiles.research steps` from the published runs, each predicted by
+// constants that were fitted without it. sim/uncertainty/extrapolation.h compares a prediction's
+// inputs with what was seen, sim/score/leave_one_out.h shows what the runs were off by.
 #pragma once
 
 #include <array>
@@ -28,15 +28,6 @@ inline constexpr int kNovelties = 4;
 /// "cell", "stack_gpu", "source_only", "nothing".
 std::string_view name_of(Novelty novelty);
 
-/// Runs of one cell (source, GPU and model) share much of their error, so cells are what counts as
-/// independent.
-struct NoveltyWidth {
-  Novelty novelty = Novelty::kNothing;
-  std::string errors;  // whose errors the width is taken from, in words
-  std::int64_t runs = 0, cells = 0;
-  double half_width = 0;  // of the logarithm
-};
-
 /// How far peaks of memory are off, as half-widths of the logarithm: one for each side, because
 /// only what a run needs beyond the prediction decides whether it fits.
 struct MemoryWidths {
@@ -44,41 +35,52 @@ struct MemoryWidths {
 };
 
 struct Uncertainty {
-  double level = 0.9;
-  std::string source, command, date;
-  std::vector<NoveltyWidth> widths;  // by Novelty, never falling
-  MemoryWidths memory;               // of software whose peaks somebody measured
-  MemoryWidths memory_of_others;     // of other software
-  std::int64_t memory_runs = 0, memory_sources = 0;
+  MemoryWidths memory;            // of software whose peaks somebody measured
+  MemoryWidths memory_of_others;  // of other software
   /// Smallest and largest input of the runs, by name: "seq_len".
   std::map<std::string, std::array<double, 2>, std::less<>> ranges;
   /// Words that occur in the runs, by kind: "strategy", "stack on gpu".
   std::map<std::string, std::vector<std::string>, std::less<>> seen;
 
   /// False for a profile that was put together by hand: then no interval is known.
-  bool known() const { return !widths.empty(); }
+  bool known() const { return !seen.empty(); }
 };
 
-/// One run, predicted by constants fitted without it, without its cell and without its source.
+/// One run, predicted by constants fitted to all runs and without it, its cell (what its source ran
+/// of its model on its GPU) and its source: log(predicted / measured).
 struct HeldOutRun {
   std::string id, source, stack, gpu, model;
-  double exposed_share = 0;
-  double log_error = 0;             // log(predicted / measured)
-  double log_error_cell_out = 0;    // the same, fitted without the cell
-  double log_error_source_out = 0;  // the same, fitted without the source
+  double log_error_fitted = 0, log_error = 0, log_error_cell_out = 0, log_error_source_out = 0;
+  /// Of an interval made without the run, its cell, its source.
+  std::array<bool, 3> inside{};
 
   std::string cell() const { return source + " | " + gpu + " | " + model; }
+};
+
+/// A constant of the fit, and how far a single run or source moves it.
+struct MovedConstant {
+  std::string name;
+  double value = 0;
+  std::array<double, 2> run_out{}, source_out{};
+};
+
+/// What leaving out runs showed.
+struct HeldOutRecord {
+  double level = 0.9;             // of the intervals
+  double simulated_coverage = 0;  // of intervals for new cells, errors drawn as these runs'
+  /// Measured peaks, and how many lie in an interval made without the run, without its source.
+  std::int64_t peaks = 0, peaks_run_out = 0, peaks_source_out = 0;
+  std::vector<MovedConstant> constants;
+  std::vector<HeldOutRun> runs;
 };
 
 /// The shipped file, `data_dir()`/fitted/residuals.json.
 std::filesystem::path shipped_residuals();
 
-/// Without the runs. Throws Error.
+/// Throws Error, as load_held_out does.
 Uncertainty load_uncertainty(const std::filesystem::path& file);
 /// The shipped one; of a data folder without that file nothing is known.
 Uncertainty load_uncertainty();
-std::vector<HeldOutRun> load_held_out_runs(const std::filesystem::path& file);
-void save_uncertainty(const Uncertainty& uncertainty, const std::vector<HeldOutRun>& runs,
-                      const std::filesystem::path& file);
+HeldOutRecord load_held_out(const std::filesystem::path& file);
 
 }  // namespace shardwright::profiles

@@ -19,7 +19,7 @@
 #include "sim/calibrate/group_errors.h"
 #include "sim/calibrate/group_held_out.h"
 #include "sim/calibrate/group_problem.h"
-#include "sim/fit/lad.h"
+#include "sim/calibrate/lad.h"
 
 namespace shardwright::sim {
 namespace {

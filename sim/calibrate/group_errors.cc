@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
+#include "sim/calibrate/lad.h"
 #include "sim/core/base/quantile.h"
-#include "sim/fit/lad.h"
 #include "sim/score/error_summary.h"
 
 namespace shardwright::sim {

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "sim/calibrate/determined.h"
-#include "sim/fit/held_out.h"
 
 namespace shardwright::sim {
 namespace {
@@ -16,13 +15,25 @@ using Eigen::MatrixXd;
 
 constexpr double kDepends = 0.05;  // a derivative that a prediction rests on
 constexpr std::size_t kFewTargets = 10;
+constexpr std::uint32_t kFolds = 5;
 
+/// By a hash of what was measured (FNV-1a, well mixed in the low bits), not of its order or time:
+/// the same on every machine, and as it was when rows are added.
 std::uint32_t fold_of_target(const Target& target, std::uint32_t folds) {
   const Work& w = target.row.operation.work;
-  return fold_of(
-      {w.m, w.n, w.k, w.bytes, target.row.operation.ranks,
-       static_cast<std::int64_t>(target.row.operation.op), static_cast<std::int64_t>(w.backward)},
-      folds);
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const std::int64_t number : {w.m, w.n, w.k, w.bytes, target.row.operation.ranks,
+                                    static_cast<std::int64_t>(target.row.operation.op),
+                                    static_cast<std::int64_t>(w.backward)}) {
+    auto rest = static_cast<std::uint64_t>(number);
+    for (int byte = 0; byte < 8; ++byte, rest >>= 8) {
+      hash = (hash ^ (rest & 0xff)) * 1099511628211ULL;
+    }
+  }
+  hash ^= hash >> 33;
+  hash *= 0xff51afd7ed558ccdULL;
+  hash ^= hash >> 33;
+  return static_cast<std::uint32_t>(hash % folds);
 }
 
 /// Of the free values those that the rows of `training` determine by themselves.

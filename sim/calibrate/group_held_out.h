@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/calibrate/group_problem.h"
-#include "sim/fit/lad.h"
+#include "sim/calibrate/lad.h"
 
 namespace shardwright::sim {
 

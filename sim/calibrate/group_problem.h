@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <vector>
 
+#include "sim/calibrate/lad.h"
 #include "sim/calibrate/parameters.h"
 #include "sim/calibrate/targets.h"
-#include "sim/fit/lad.h"
 
 namespace shardwright::sim {
 

@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "sim/calibrate/group_errors.h"
+#include "sim/calibrate/lad.h"
 #include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/fit/lad.h"
 
 namespace shardwright::sim {
 namespace {

@@ -9,7 +9,7 @@
 // queries of one head (128 keys backward), so few heads and a short sequence leave SMs idle. A
 // window leaves out blocks: work and inner length shrink by the share that is attended to. Values
 // may be narrower than queries and keys (latent attention). Left out: dropout, fp8. Fitted by
-// sim/fit/fit_attention.h.
+// profiles/research/kernels.py.
 #pragma once
 
 #include <cstdint>

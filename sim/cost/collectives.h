@@ -14,7 +14,7 @@
 // overhead) + steps between nodes * net, over the lesser of ring and NIC bandwidth; the cheapest of
 // LL, LL128, Simple, tree (all_reduce) and PAT (one rank per node) is taken. Left out: CollNet and
 // NVLS between nodes, symmetric-memory and copy-engine kernels, congestion, stragglers. Fitted by
-// sim/fit/fit_collectives.h.
+// profiles/research/kernels.py.
 //
 // Ranks that share a device copy and add in its memory: t = base + hop * steps + x / bandwidth +
 // own part / copy rate with the parameters of Simple, the terms in bytes as often as ranks take

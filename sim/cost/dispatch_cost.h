@@ -9,8 +9,8 @@
 //     rank by rank   t = t0 + token_s tokens / SMs + max(x / min(SMs rate, link), y / NIC)
 //
 // x: bytes over NVLink, y: bytes to other domains, of one rank. Sources of the forms: NCCL's
-// sendrecv, deepseek-ai/DeepEP; fitted by sim/fit/fit_dispatch.h. Left out: congestion between
-// domains, imbalance (the caller's tokens), low-latency kernels.
+// sendrecv, deepseek-ai/DeepEP; fitted by profiles/research/kernels.py. Left out: congestion
+// between domains, imbalance (the caller's tokens), low-latency kernels.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,8 @@
 // the throttle term says that clocks fall once a kernel is long enough to draw full power. Left
 // out: L2 reuse, epilogues, transposes (they differ by a few percent), structured sparsity.
 // A processor cuts products otherwise: sim/cost/host_gemm_cost.h.
-// Fitted by sim/fit/fit_gemm.h; per-shape measurements from a trace should win over the formula.
+// Fitted by profiles/research/kernels.py; per-shape measurements from a trace should win over the
+// formula.
 #pragma once
 
 #include <cstdint>

@@ -201,16 +201,6 @@ ErrorScore score_errors(const std::vector<double>& errors) {
   return {summary.n, summary.mape, summary.median, worst};
 }
 
-std::vector<PeakError> peak_errors(const Validation& validation) {
-  std::vector<PeakError> errors;
-  for (const ValidatedRow& row : validation.rows) {
-    if (!row.memory_error || !row.row.suspect.empty()) continue;
-    errors.push_back(
-        {row.row.id, row.row.source, row.row.plan.stack, -std::log1p(*row.memory_error)});
-  }
-  return errors;
-}
-
 Validation validate(const std::vector<profiles::LedgerRow>& rows,
                     const ValidationOptions& options) {
   Validation result;

@@ -17,7 +17,6 @@
 
 #include "profiles/ledger/ledger.h"
 #include "sim/predict.h"
-#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
 
@@ -80,9 +79,6 @@ struct ValidationOptions {
   unsigned threads = 0;                        // 0: all cores
   std::function<void(std::int64_t)> progress;  // rows done so far; called by one thread at a time
 };
-
-/// The measured peaks of rows that are not suspect.
-std::vector<PeakError> peak_errors(const Validation& validation);
 
 /// Throws Error only for bad overrides.
 Validation validate(const std::vector<profiles::LedgerRow>& rows,

@@ -144,7 +144,7 @@ void set_intervals(Prediction& prediction, const profiles::Profile& profile, dou
   }
   const auto interval = interval_around(time.iteration_s, half_width);
   std::copy(interval.begin(), interval.end(), time.interval_s);
-  time.interval_level = profile.uncertainty.level;
+  time.interval_level = profiles::novelty_widths().level;
 
   set_memory_interval(prediction.memory, memory_widths(profile));
 }

@@ -19,27 +19,6 @@
 
 namespace shardwright::sim {
 
-/// One measured peak.
-struct PeakError {
-  std::string id, source, stack;
-  double log_error = 0;  // log(measured / predicted)
-};
-
-/// Widths that hold a new run of known software, or a run of a new source, at `level`; zero of no
-/// errors.
-profiles::MemoryWidths widths_of_runs(const std::vector<PeakError>& errors, double level);
-profiles::MemoryWidths widths_of_sources(const std::vector<PeakError>& errors, double level);
-
-/// How many peaks lie inside an interval made from the others: from those of all other runs, and
-/// from those of other sources, as of software that nobody measured.
-struct MemoryCoverage {
-  std::int64_t n = 0, run_out = 0, source_out = 0;
-};
-MemoryCoverage memory_coverage(const std::vector<PeakError>& errors, double level);
-
-/// Records that peaks of this stack (its family's name) were measured.
-void add_measured_software(profiles::Uncertainty& uncertainty, const std::string& stack);
-
 /// Shares of a side's width at the published level of 90 %: beyond them lie a tenth, on the side of
 /// more, and six tenths, on that of less, of what a run may need, were errors normal. In between a
 /// plan is tight.

@@ -15,26 +15,33 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
 
-/// The first rows of the shipped ledger: YaFSDP on Llama 2 7B.
-ProgramResult leave_one_out(const std::vector<std::string>& flags) {
+/// The first rows of the shipped ledger: YaFSDP on Llama 2 7B; `what` of the first becomes `other`.
+std::string some_runs(const std::string& what = "", const std::string& other = "") {
   const auto path = shardwright::testing::temp_folder() / "leave_one_out.csv";
   std::ifstream in(profiles::shipped_ledger());
   std::ofstream out(path);
   std::string line;
-  for (int i = 0; i <= 6 && std::getline(in, line); ++i) out << line << "\n";
-  out.close();
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate", "--ledger", path.string(),
+  for (int i = 0; i <= 6 && std::getline(in, line); ++i) {
+    if (i == 1 && !what.empty()) line.replace(line.find(what), what.size(), other);
+    out << line << "\n";
+  }
+  return path.string();
+}
+
+ProgramResult leave_one_out(const std::string& ledger, const std::vector<std::string>& flags) {
+  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate", "--ledger", ledger,
                                      "--leave-one-out"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   return run_program(arguments);
 }
 
 TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
-  const ProgramResult result = leave_one_out({"--json"});
+  const ProgramResult result = leave_one_out(some_runs(), {"--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json document = json::parse(result.out);
   EXPECT_EQ(document.at("schema"), "shardwright.validation/1.0");
@@ -55,15 +62,20 @@ TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
     // Held out: not what the constants fitted to all say.
     EXPECT_NE(errors.at("mape"), summary.at("time").at("mape"));
   }
-  // Of the fit that was just made, not of the one that ships.
   EXPECT_NEAR(summary.at("by_framework")[0].at("source_left_out").at("mape").get<double>(),
               summary.at("leave_source_out").at("mape").get<double>(), 1e-9);
   const json& left_out = summary.at("leave_one_out");
   ASSERT_EQ(left_out.at("rows").size(), 6U);
   double sum = 0;
-  for (const json& row : left_out.at("rows")) {
+  for (std::size_t i = 0; i < 6; ++i) {
+    const json &row = left_out.at("rows")[i], &predicted = document.at("rows")[i];
     sum += std::abs(row.at("time_error").get<double>());
-    EXPECT_GT(row.at("predicted_iter_time_s"), 0);
+    EXPECT_EQ(row.at("id"), predicted.at("id"));
+    EXPECT_NEAR(row.at("in_sample_error").get<double>(), predicted.at("time_error").get<double>(),
+                1e-3);
+    EXPECT_NEAR(row.at("predicted_iter_time_s").get<double>() /
+                    predicted.at("measured_iter_time_s").get<double>(),
+                1 + row.at("time_error").get<double>(), 1e-9);
   }
   EXPECT_NEAR(left_out.at("mape").get<double>(), sum / 6, 1e-12);
   for (const json& constant : not_empty(left_out.at("constants"))) {
@@ -73,23 +85,39 @@ TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
 }
 
 TEST(LeaveOneOut, PrintsTheWaysBesideEachOther) {
-  const ProgramResult result = leave_one_out({});
+  const ProgramResult result = leave_one_out(some_runs(), {});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("run out"));
-  EXPECT_THAT(result.out, HasSubstr("cell out"));
-  EXPECT_THAT(result.out, HasSubstr("source out"));
-  EXPECT_THAT(result.out, HasSubstr("network efficiency"));
-  EXPECT_THAT(result.out, HasSubstr("90 % interval"));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("run out"), HasSubstr("cell out"), HasSubstr("source out"),
+                    HasSubstr("network efficiency"), HasSubstr("90 % interval")));
 }
 
-TEST(LeaveOneOut, LeavesOutConstantsThatTheUserSet) {
-  const ProgramResult result = leave_one_out({"--json", "--set", "cluster.nic_efficiency=0.9"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
-  const json& left_out = document.at("summary").at("leave_one_out");
-  for (const json& constant : not_empty(left_out.at("constants"))) {
-    EXPECT_THAT(constant.at("name").get<std::string>(), ::testing::Not(HasSubstr("network")));
+TEST(LeaveOneOut, NamesTheRunThatWasLeftOutOfNoFitAndTheCommandThatRecordsIt) {
+  const std::string command = "python3 -m profiles.research steps --ledger ";
+  for (const auto& [what, other] : {std::pair{"m001,", "mine,"}, {",0.81,", ",0.9,"}}) {
+    const std::string ledger = some_runs(what, other);
+    const ProgramResult result = leave_one_out(ledger, {});
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr(std::string(other) == "mine," ? "mine" : "m001"),
+                      HasSubstr(command + ledger), HasSubstr(ledger + ".left_out.json")));
   }
+}
+
+TEST(LeaveOneOut, TakesWhatIsRecordedBesideALedger) {
+  const std::string ledger = some_runs();
+  const std::string beside = ledger + ".left_out.json";
+  std::ofstream(beside) << "{}";
+  const ProgramResult result = leave_one_out(ledger, {});
+  std::filesystem::remove(beside);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr(beside));
+}
+
+TEST(LeaveOneOut, RefusesConstantsThatTheUserSet) {
+  const ProgramResult result = leave_one_out(some_runs(), {"--set", "cluster.nic_efficiency=0.9"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("--leave-one-out"), HasSubstr("--set")));
 }
 
 }  // namespace

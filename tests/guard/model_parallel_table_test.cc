@@ -83,7 +83,7 @@ TEST(Strangers, LieInsideTheirIntervalsAsOftenAsTheySay) {
   EXPECT_LE(model_parallel, 0.95);
 }
 
-// As scripts/fit_novelty_intervals found with widths of the other sources.
+// As python3 -m profiles.research novelty found with widths of the other sources.
 TEST(Strangers, IntervalsMadeWithoutASourceHoldItsRuns) {
   const profiles::NoveltyWidths& widths = profiles::novelty_widths();
   const auto share = [](const profiles::NoveltyWidths::Coverage& coverage) {

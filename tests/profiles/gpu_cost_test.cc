@@ -42,11 +42,6 @@ class GpuCostFile : public ::testing::Test {
   fs::path file_;
 };
 
-TEST_F(GpuCostFile, WritingWhatWasReadGivesTheSameBytes) {
-  save_gpu_costs(load_gpu_costs(), file_);
-  EXPECT_EQ(get(file_), shipped_);
-}
-
 TEST_F(GpuCostFile, CoversEveryShippedGpuWithTheRatesOfItsDataSheet) {
   const GpuCosts costs = load_gpu_costs();
   int own = 0;

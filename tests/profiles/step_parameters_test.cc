@@ -10,6 +10,7 @@
 
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
@@ -50,25 +51,14 @@ class StepParametersFile : public ::testing::Test {
   fs::path file_;
 };
 
-TEST_F(StepParametersFile, ReadsBackWhatWasWritten) {
+TEST_F(StepParametersFile, ThatShipsHasEveryConstantFittedWithinItsInterval) {
   const StepParameters shipped = load_step_parameters(shipped_step_parameters());
-  save_step_parameters(shipped, file_);
-  const StepParameters again = load_step_parameters(file_);
-  ASSERT_EQ(again.parameters.size(), shipped.parameters.size());
-  for (std::size_t i = 0; i < again.parameters.size(); ++i) {
-    const StepParameter &a = again.parameters[i], &b = shipped.parameters[i];
-    EXPECT_EQ(a.name, b.name);
-    EXPECT_EQ(a.applies_to, b.applies_to);
-    EXPECT_EQ(a.targets.size(), b.targets.size());
-    EXPECT_EQ(a.prior, b.prior);
-    EXPECT_EQ(a.prior_source, b.prior_source);
-    EXPECT_EQ(a.fitted.has_value(), b.fitted.has_value());
-    if (a.fitted) {
-      EXPECT_EQ(a.fitted->value, b.fitted->value);
-      EXPECT_EQ(a.fitted->interval, b.fitted->interval);
-    }
+  for (const StepParameter& p : not_empty(shipped.parameters)) {
+    ASSERT_TRUE(p.fitted.has_value()) << p.name;
+    EXPECT_LE(p.fitted->interval[0], p.fitted->value) << p.name;
+    EXPECT_GE(p.fitted->interval[1], p.fitted->value) << p.name;
+    EXPECT_GT(p.fitted->held_out.n, 0) << p.name;
   }
-  EXPECT_EQ(again.held_out.mape, shipped.held_out.mape);
 }
 
 // The rule of the fit: a constant belongs to a GPU, a cluster or a stack and to nothing smaller.

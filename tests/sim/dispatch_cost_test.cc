@@ -6,10 +6,6 @@
 #include <cmath>
 #include <random>
 #include <set>
-#include <vector>
-
-#include "profiles/data_dir.h"
-#include "sim/fit/fit_dispatch.h"
 
 namespace shardwright::sim {
 namespace {
@@ -89,34 +85,6 @@ TEST(DispatchCost, FewerSmsAreSlowerUntilTheLinkIsFull) {
   EXPECT_NEAR(dispatch_cost(params, deepseek(8, 8), 0, 4).time_s /
                   dispatch_cost(params, deepseek(8, 8), 0, 8).time_s,
               2, 0.2);
-}
-
-TEST(FitDispatch, RecoversPlantedParameters) {
-  const profiles::DispatchParams planted{6e-5, 5e-7, 2.5e10, 4e11};
-  std::vector<DispatchRow> rows;
-  for (const std::int64_t tokens : {1024, 4096, 16384})
-    for (const std::int64_t hidden : {2048, 7168})
-      for (const std::int64_t per_token : {2, 8})
-        for (const int sms : {8, 16, 20, 24}) {
-          DispatchRow row;
-          row.shape = deepseek(8, 8);
-          row.shape.tokens = static_cast<double>(tokens);
-          row.shape.token_bytes = 2.0 * static_cast<double>(hidden);
-          row.shape.per_token = per_token;
-          row.sms = sms;
-          row.time_s = dispatch_cost(planted, row.shape, 0, sms).time_s;
-          rows.push_back(row);
-        }
-  const auto fit = fit_dispatch(rows, {});
-  EXPECT_NEAR(fit.params.sm_bytes_per_s / planted.sm_bytes_per_s, 1, 0.05);
-  EXPECT_NEAR(fit.params.link_bytes_per_s / planted.link_bytes_per_s, 1, 0.05);
-  EXPECT_LT(fit.in_sample.mape, 0.02);
-}
-
-TEST(FitDispatch, ReadsThePublishedTables) {
-  const auto tables = profiles::data_dir() / "published";
-  EXPECT_EQ(read_dispatch_table(CsvTable::load(tables / "dispatch.csv")).size(), 1650U);
-  EXPECT_EQ(read_exchange_table(CsvTable::load(tables / "exchange.csv")).size(), 294U);
 }
 
 }  // namespace

@@ -34,7 +34,6 @@ class Extrapolation : public ::testing::Test {
     longer.strategy = Strategy::kYafsdp;
     longer.ckpt_layers = 2;
     add(longer);
-    seen_.widths.push_back({profiles::Novelty::kCell, "all", 9, 9, 0.1});
   }
   void add(const Plan& plan) { add_run(seen_, model_, cluster_, "hf-eager", plan, "somebody"); }
   std::vector<std::string> of(const Plan& plan, const std::string& stack = "hf-eager") const {

@@ -11,12 +11,12 @@
 #include <string>
 
 #include "profiles/data_dir.h"
+#include "profiles/ledger/whole_runs.h"
 #include "profiles/operations.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
 #include "tuner/runs/critical_batch.h"
-#include "tuner/runs/critical_batch_fit.h"
 #include "tuner/runs/run_cost.h"
 
 namespace shardwright::tuner {
@@ -125,15 +125,6 @@ TEST(CriticalBatch, NoPublishedTrainingIsToldThatItWastesTokens) {
   const profiles::CriticalBatch shipped = profiles::load_critical_batch();
   EXPECT_EQ(shipped.command, "shardwright_fit critical-batch");
   EXPECT_EQ(shipped.chosen().beyond, 0);
-  const profiles::CriticalBatch again = judge_batch_laws(
-      profiles::load_batch_laws(profiles::data_dir() / "published" / "batch_laws.csv"),
-      profiles::load_whole_runs(profiles::shipped_whole_runs()));
-  EXPECT_EQ(again.law, shipped.law);
-  for (const profiles::BatchLaw& law : again.laws) {
-    if (law.id == "kaplan-2020") {
-      EXPECT_GT(law.beyond, 3);
-    }
-  }
   int runs = 0;
   for (const profiles::WholeRun& run : profiles::load_whole_runs(profiles::shipped_whole_runs())) {
     if (!run.model || !run.global_batch_tokens) continue;

@@ -9,7 +9,7 @@
 //
 // Later measurements find that it grows with the tokens alone, B_crit = c D^e (Zhang et al.,
 // arXiv:2410.21676; Bergsma et al., arXiv:2505.13738). Which law ships is decided by the batches of
-// published trainings (profiles/batch_laws.h, critical_batch_fit.h). All of them come from small
+// published trainings (profiles/batch_laws.h). All of them come from small
 // models: they warn, and they bound what is chosen unasked.
 #pragma once
 

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/runs/whole_run_score.h"
 
-#include <algorithm>
-#include <map>
-
-#include "sim/core/base/error.h"
 #include "sim/core/base/portable_math.h"
 #include "sim/core/base/quantile.h"
-#include "tuner/runs/production_fit.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -33,8 +28,6 @@ ScoredWholeRun scored(const WholeRun& run, const Production& production, IdealHo
   return result;
 }
 
-constexpr std::int64_t kFirstFitted = 2023;  // year: software and networks were others before
-
 WholeRunSummary summary_of(const std::vector<ScoredWholeRun>& runs) {
   WholeRunSummary summary;
   std::vector<double> ratios, widths;
@@ -51,18 +44,6 @@ WholeRunSummary summary_of(const std::vector<ScoredWholeRun>& runs) {
   return summary;
 }
 
-void add_quartiles(const std::vector<WholeRun>& runs, Production& production) {
-  std::map<std::string, std::vector<double>> reached;
-  for (const WholeRun& run : runs) {
-    if (run.scored()) reached[profiles::generation_of(run.peak_flops)].push_back(run.whole_mfu);
-  }
-  for (const auto& [generation, mfu] : reached) {
-    production.reached[generation] = {
-        {quantile(mfu, 0.25), quantile(mfu, 0.5), quantile(mfu, 0.75)},
-        static_cast<std::int64_t>(mfu.size())};
-  }
-}
-
 }  // namespace
 
 WholeRunScore score_whole_runs(const std::vector<WholeRun>& runs, const Production& production,
@@ -75,32 +56,6 @@ WholeRunScore score_whole_runs(const std::vector<WholeRun>& runs, const Producti
   }
   result.summary = summary_of(result.runs);
   return result;
-}
-
-Production fit_whole_runs(const std::vector<WholeRun>& runs, const WholeRunOptions& options) {
-  Production production;
-  std::vector<double> steady;
-  for (const WholeRun& run : runs) {
-    if (run.scored() && run.steady_mfu) steady.push_back(*run.steady_mfu);
-  }
-  if (steady.empty())
-    throw Error("no whole run of tier A or B has a steady_mfu_6n, expected at least one");
-  production.analytic_mfu = analytic_mfu_of(std::move(steady));
-  IdealHoursOf ideal_of(production.analytic_mfu, options.overrides);
-  std::vector<double> gpus;
-  std::int64_t done = 0;
-  for (const WholeRun& run : runs) {
-    if (options.progress) options.progress(++done);
-    if (!run.scored() || run.year < kFirstFitted) continue;
-    const IdealHours ideal = ideal_of(run);
-    if (run.gpus) gpus.push_back(static_cast<double>(*run.gpus));
-    production.runs.push_back({run.id, run.family, run.parameters, run.peak_flops, ideal.gpu_hours,
-                               ideal.step_half_width, run.gpu_hours});
-  }
-  production.usual_gpus = std::max(1.0, upper_median(gpus));
-  fit_production(production);
-  add_quartiles(runs, production);
-  return production;
 }
 
 }  // namespace shardwright::tuner

@@ -47,8 +47,4 @@ WholeRunScore score_whole_runs(const std::vector<profiles::WholeRun>& runs,
                                const profiles::Production& production,
                                const WholeRunOptions& options = {});
 
-/// Fits the production factor to tiers A and B of `runs`.
-profiles::Production fit_whole_runs(const std::vector<profiles::WholeRun>& runs,
-                                    const WholeRunOptions& options = {});
-
 }  // namespace shardwright::tuner

@@ -36,7 +36,7 @@ std::string scores(const sim::LeaveOneOut& result, const Terminal& out) {
   return table.render(out);
 }
 
-std::string constants(const sim::LeaveOneOut& result, const Terminal& out) {
+std::string constants(const profiles::HeldOutRecord& record, const Terminal& out) {
   Table table({{"constant"},
                {"fitted", Align::kRight},
                {"run out", Align::kRight},
@@ -44,15 +44,14 @@ std::string constants(const sim::LeaveOneOut& result, const Terminal& out) {
   const auto range = [](const std::array<double, 2>& r) {
     return fmt::format("{:.4g} to {:.4g}", r[0], r[1]);
   };
-  for (const sim::FittedRange& constant : result.constants) {
-    table.add_row({constant.name, fmt::format("{:.4g}", constant.value), range(constant.row_out),
+  for (const profiles::MovedConstant& constant : record.constants) {
+    table.add_row({constant.name, fmt::format("{:.4g}", constant.value), range(constant.run_out),
                    range(constant.source_out)});
   }
   return table.render(out);
 }
 
-std::string every_row(const sim::LeaveOneOut& result,
-                      const std::vector<profiles::LedgerRow>& ledger, const Terminal& out) {
+std::string every_row(const sim::LeaveOneOut& result, const Terminal& out) {
   Table table({{"id"},
                {"time, s", Align::kRight},
                {"fitted, %", Align::kRight},
@@ -60,10 +59,10 @@ std::string every_row(const sim::LeaveOneOut& result,
                {"source out, %", Align::kRight},
                {"in interval"}});
   for (const sim::LeftOutRow& row : result.rows) {
-    const profiles::LedgerRow& from = ledger[row.place];
-    std::vector<Cell> cells{from.id, fmt::format("{:.5g}", *from.iteration_s)};
+    std::vector<Cell> cells{row.id, fmt::format("{:.5g}", row.measured_s)};
     for (const double error : row.error) cells.emplace_back(fmt::format("{:+.1f}", 100 * error));
-    cells.emplace_back(row.inside ? "yes" : "no", row.inside ? Style::kGreen : Style::kYellow);
+    cells.emplace_back(row.inside[0] ? "yes" : "no",
+                       row.inside[0] ? Style::kGreen : Style::kYellow);
     table.add_row(std::move(cells));
   }
   return table.render(out);
@@ -71,23 +70,20 @@ std::string every_row(const sim::LeaveOneOut& result,
 
 Json score_json(const sim::LeaveOneOutScore& score, sim::HeldOut way) {
   const sim::ErrorScore& errors = score.time[static_cast<std::size_t>(way)];
-  const std::int64_t inside = way == sim::HeldOut::kRow    ? score.inside
-                              : way == sim::HeldOut::kCell ? score.inside_cell_out
-                                                           : score.inside_source_out;
   return {{"n", errors.n},
           {"mape", errors.mape},
           {"median", errors.median},
           {"worst", errors.worst},
           {"interval",
            {{"n", errors.n},
-            {"inside", inside},
+            {"inside", score.inside[static_cast<std::size_t>(way) - 1]},
             {"cells", score.cells},
             {"share_of_cells", score.cells_inside[static_cast<std::size_t>(way) - 1]}}}};
 }
 
-Json way_json(const sim::LeaveOneOut& result, sim::HeldOut way) {
+Json way_json(const sim::LeaveOneOut& result, double level, sim::HeldOut way) {
   Json json = score_json(result.all, way);
-  json["interval"]["level"] = result.interval_level;
+  json["interval"]["level"] = level;
   json["by_source"] = Json::object();
   for (const auto& [source, score] : result.by_source) {
     json["by_source"][source] = score_json(score, way);
@@ -97,14 +93,14 @@ Json way_json(const sim::LeaveOneOut& result, sim::HeldOut way) {
 
 }  // namespace
 
-std::string leave_one_out_text(const sim::LeaveOneOut& result, const sim::MemoryCoverage& memory,
-                               const std::vector<profiles::LedgerRow>& ledger, bool rows,
+std::string leave_one_out_text(const sim::LeaveOneOut& result,
+                               const profiles::HeldOutRecord& record, bool rows,
                                const Terminal& out) {
   const auto heading = [&](std::string_view text) {
     return fmt::format("\n{}\n", paint(out, Style::kBold, text));
   };
   std::string text;
-  if (rows) text += heading("Every time, held out") + every_row(result, ledger, out);
+  if (rows) text += heading("Every time, held out") + every_row(result, out);
   text += heading(
       "Iteration time, constants fitted again to all, without the run, its cell, its source; "
       "means");
@@ -123,53 +119,52 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result, const sim::Memory
           "as the intervals are made, that is {}, {} and {}. By simulation the rule covers {} of "
           "new "
           "cells.",
-          n, share(all.inside), 100 * result.interval_level, share(all.inside_cell_out),
-          share(all.inside_source_out), all.cells, percent(all.cells_inside[0]),
-          percent(all.cells_inside[1]), percent(all.cells_inside[2]),
-          percent(result.simulated_coverage)),
+          n, share(all.inside[0]), 100 * record.level, share(all.inside[1]), share(all.inside[2]),
+          all.cells, percent(all.cells_inside[0]), percent(all.cells_inside[1]),
+          percent(all.cells_inside[2]), percent(record.simulated_coverage)),
       out);
-  if (memory.n > 0) {
+  if (record.peaks > 0) {
     text += paragraph(
         fmt::format(
             "Of {} measured peaks {} lie inside the {:.0f} % interval of memory made without "
             "the run, {} inside the one of software that nobody measured, made without "
             "its source.",
-            memory.n, memory.run_out, 100 * result.interval_level, memory.source_out),
+            record.peaks, record.peaks_run_out, 100 * record.level, record.peaks_source_out),
         out);
   }
   text += heading("The fitted constants, and how far one run or one source moves them");
-  text += constants(result, out);
+  text += constants(record, out);
   return text;
 }
 
-Json leave_one_out_json(const sim::LeaveOneOut& result, const sim::MemoryCoverage& memory,
-                        const std::vector<profiles::LedgerRow>& ledger) {
-  Json json{
-      {"leave_one_out", way_json(result, sim::HeldOut::kRow)},
-      {"leave_cell_out", way_json(result, sim::HeldOut::kCell)},
-      {"leave_source_out", way_json(result, sim::HeldOut::kSource)},
-      {"interval_coverage",
-       {{"level", result.interval_level},
-        {"simulated", result.simulated_coverage},
-        {"memory",
-         {{"n", memory.n}, {"run_out", memory.run_out}, {"source_out", memory.source_out}}}}}};
+Json leave_one_out_json(const sim::LeaveOneOut& result, const profiles::HeldOutRecord& record) {
+  Json json{{"leave_one_out", way_json(result, record.level, sim::HeldOut::kRow)},
+            {"leave_cell_out", way_json(result, record.level, sim::HeldOut::kCell)},
+            {"leave_source_out", way_json(result, record.level, sim::HeldOut::kSource)},
+            {"interval_coverage",
+             {{"level", record.level},
+              {"simulated", record.simulated_coverage},
+              {"memory",
+               {{"n", record.peaks},
+                {"run_out", record.peaks_run_out},
+                {"source_out", record.peaks_source_out}}}}}};
   Json& run_out = json["leave_one_out"];
   run_out["constants"] = Json::array();
-  for (const sim::FittedRange& constant : result.constants) {
+  for (const profiles::MovedConstant& constant : record.constants) {
     run_out["constants"].push_back({{"name", constant.name},
                                     {"value", constant.value},
-                                    {"held_out", constant.row_out},
+                                    {"held_out", constant.run_out},
                                     {"source_held_out", constant.source_out}});
   }
   run_out["rows"] = Json::array();
   for (const sim::LeftOutRow& row : result.rows) {
-    run_out["rows"].push_back({{"id", ledger[row.place].id},
-                               {"predicted_iter_time_s", row.predicted_s[1]},
+    run_out["rows"].push_back({{"id", row.id},
+                               {"predicted_iter_time_s", row.predicted_s},
                                {"in_sample_error", row.error[0]},
                                {"time_error", row.error[1]},
                                {"cell_held_out_error", row.error[2]},
                                {"source_held_out_error", row.error[3]},
-                               {"inside_interval", row.inside}});
+                               {"inside_interval", row.inside[0]}});
   }
   return json;
 }

@@ -30,7 +30,7 @@ void fuzz_profile(std::string_view input) {
     profiles::load_operations(scratch_file("operations.json", input));
   } else if (is("shardwright.residuals/")) {
     profiles::load_uncertainty(scratch_file("residuals.json", input));
-    profiles::load_held_out_runs(scratch_file("residuals.json", input));
+    profiles::load_held_out(scratch_file("residuals.json", input));
   } else if (is("shardwright.step_parameters/")) {
     profiles::load_step_parameters(scratch_file("step.json", input));
   } else {
