@@ -139,10 +139,20 @@ void lay_out_rows(const float* b, std::int64_t stride, std::int64_t depth, std::
 
 typedef float Four __attribute__((vector_size(16)));
 
+/// These lanes of a, 0 to 3, and of b, 4 to 7.
+template <int... kLanes>
+SHARDWRIGHT_INLINE Four pick(Four a, Four b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kLanes...);
+#else
+  typedef std::int32_t Order __attribute__((vector_size(16)));
+  return __builtin_shuffle(a, b, Order{kLanes...});
+#endif
+}
+
 /// panel[p][j] = b[j][p], zero from column `cols` on: 4 x 4 elements at a time.
 void lay_out_columns(const float* b, std::int64_t stride, std::int64_t depth, std::int64_t cols,
                      float* panel) {
-  typedef std::int32_t Order __attribute__((vector_size(16)));
   std::int64_t j = 0;
   for (; j + 4 <= cols; j += 4) {
     const float* from = b + j * stride;
@@ -152,14 +162,12 @@ void lay_out_columns(const float* b, std::int64_t stride, std::int64_t depth, st
       Four in[4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) std::memcpy(&in[i], from + i * stride + p, sizeof in[i]);
-      const Four low01 = __builtin_shuffle(in[0], in[1], Order{0, 4, 1, 5});
-      const Four high01 = __builtin_shuffle(in[0], in[1], Order{2, 6, 3, 7});
-      const Four low23 = __builtin_shuffle(in[2], in[3], Order{0, 4, 1, 5});
-      const Four high23 = __builtin_shuffle(in[2], in[3], Order{2, 6, 3, 7});
-      const Four out[4] = {__builtin_shuffle(low01, low23, Order{0, 1, 4, 5}),
-                           __builtin_shuffle(low01, low23, Order{2, 3, 6, 7}),
-                           __builtin_shuffle(high01, high23, Order{0, 1, 4, 5}),
-                           __builtin_shuffle(high01, high23, Order{2, 3, 6, 7})};
+      const Four low01 = pick<0, 4, 1, 5>(in[0], in[1]);
+      const Four high01 = pick<2, 6, 3, 7>(in[0], in[1]);
+      const Four low23 = pick<0, 4, 1, 5>(in[2], in[3]);
+      const Four high23 = pick<2, 6, 3, 7>(in[2], in[3]);
+      const Four out[4] = {pick<0, 1, 4, 5>(low01, low23), pick<2, 3, 6, 7>(low01, low23),
+                           pick<0, 1, 4, 5>(high01, high23), pick<2, 3, 6, 7>(high01, high23)};
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) std::memcpy(to + (p + i) * kPanelCols, &out[i], sizeof out[i]);
     }
