@@ -29,7 +29,7 @@ struct Profile {
   Origins origins;                                 // by path: "gpu.hbm_bytes_per_s"
   Uncertainty uncertainty;  // of the shipped parameters; empty for parts given by hand
   /// By CostGroup: half widths of calibrated groups, 0 for the others; their level is
-  /// uncertainty.level.
+  /// that of novelty_widths.h.
   std::array<double, kCostGroups> calibrated_half_width{};
   /// Models of which a step with this stack was measured, and values moved for it.
   std::vector<std::string> anchored_models;

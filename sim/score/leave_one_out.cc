@@ -15,7 +15,7 @@ namespace {
 using profiles::HeldOutRun;
 
 /// Of the logarithm: constants are recorded to four digits, errors to five decimals.
-constexpr double kSamePrediction = 5e-4;
+constexpr double kSamePrediction = 2e-3;
 
 [[noreturn]] void fail(const std::string& ledger, const std::string& id, std::string_view why) {
   const std::string command = "python3 -m profiles.research steps";

@@ -127,7 +127,7 @@ std::string memory_words(const profiles::Profile& profile, const sim::Prediction
   } else if (profile.stack.memory == MemoryManager::kStatic) {
     how = "every tensor at its place in planned arenas";
   }
-  if (!profile.uncertainty.known())
+  if (profile.uncertainty.memory.more == 0)
     return fmt::format("{}; no peak was ever measured", how);
   return fmt::format("{}; {} to {} with what published peaks were off", how,
                      bytes(memory.interval_bytes[0]), bytes(memory.interval_bytes[1]));
