@@ -11,14 +11,17 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "cli/embed/verb_call.h"
 #include "cli/flags/plan_flags.h"
+#include "cli/render/prediction.h"
 #include "profiles/data_dir.h"
 #include "profiles/ledger/software_settings.h"
 #include "sim/core/base/error.h"
+#include "sim/predict.h"
 #include "tests/support/invariant.h"
 #include "tests/support/random_plans.h"
 #include "tests/support/temp_folder.h"
@@ -117,6 +120,38 @@ TEST(AnswerInvariants, AKnobAtItsDefaultLeavesThePlanAsItIs) {
       invariant.expect(same && same->plans == job.plans,
                        fmt::format("{}: --{} {} {}", drawn.text(), name, *usual,
                                    same ? "makes another plan" : "is refused"));
+    }
+  });
+}
+
+/// Paths of a document's objects, "time_s.compute"; of lists those of the first entry.
+void add_paths(const json& value, const std::string& path, std::set<std::string>& paths) {
+  if (value.is_array() && !value.empty()) return add_paths(value.front(), path + "[]", paths);
+  if (!value.is_object() || path == ".inputs" || path == ".runs_here" || path == ".routing") return;
+  for (const auto& [key, inner] : value.items()) {
+    paths.insert(path + "." + key);
+    add_paths(inner, path + "." + key, paths);
+  }
+}
+
+// A client needs one parser: only what is said of uneven experts comes and goes.
+TEST(AnswerInvariants, EveryPlanIsAnsweredInTheSameKeys) {
+  Invariant invariant(10);
+  std::set<std::string> first;
+  for_jobs(12, 100, [&](const DrawnPlan& drawn, const sim::Job& job) {
+    try {
+      const Plan& plan = job.plans.front();
+      const json answer = prediction_json(job, sim::predict(job.model, job.profile, plan));
+      std::set<std::string> paths;
+      add_paths(answer, "", paths);
+      std::erase_if(paths, [](const std::string& path) {
+        return path == ".routing" || path.starts_with(".novelty[]") || path == ".runs_here.command";
+      });
+      if (first.empty()) first = paths;
+      invariant.expect(paths == first, drawn.text());
+      invariant.expect(answer["stages"].size() == static_cast<std::size_t>(plan.parallel.pp),
+                       drawn.text());
+    } catch (const Error&) {  // nobody predicts it
     }
   });
 }
