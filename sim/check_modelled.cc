@@ -59,15 +59,15 @@ void check_shared_devices(const Plan& plan, const profiles::Profile& profile) {
 
 void check_precision(const Plan& plan, const Gpu& gpu) {
   const Numerics& n = plan.numerics;
-  const bool computes_in_bf16 = n.precision == Precision::kBf16;
-  if (peak_flops(gpu, n.precision) <= 0 && computes_in_bf16) {
+  const bool has_it = peak_flops(gpu, n.precision) > 0;
+  if (!has_it && n.precision == Precision::kBf16) {
     if (plan.param_dtype != DType::kBf16) return;
     throw InvalidPlan(
         fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
                     "with a stack that does it, such as megatron-core",
                     gpu.id));
   }
-  if (peak_flops(gpu, n.precision) <= 0) {
+  if (!has_it) {
     std::vector<std::string_view> has;
     for (const Precision other :
          {Precision::kBf16, Precision::kFp16, Precision::kFp8, Precision::kNvfp4}) {

@@ -35,6 +35,17 @@ using nlohmann::ordered_json;
 
 thread_local std::string message;
 
+/// What `answer` returns; null and its message where it throws, which must not pass the door.
+template <typename Answer>
+auto answered(const Answer& answer) -> decltype(answer()) {
+  try {
+    return answer();
+  } catch (const std::exception& error) {
+    message = error.what();
+    return nullptr;
+  }
+}
+
 std::int64_t whole(double value) {
   return static_cast<std::int64_t>(value);
 }
@@ -119,7 +130,7 @@ SHARDWRIGHT_EXPORTED shardwright_kernels* shardwright_new_kernels(const char* ki
                                                                   int rows, const double* shapes,
                                                                   int count,
                                                                   const char* const* paths) {
-  try {
+  return answered([&]() -> shardwright_kernels* {
     auto kernels = std::make_unique<shardwright_kernels>();
     kernels->cost = profiles::load_gpu_costs().at(gpu);
     kernels->formula = formula_of(kind);
@@ -134,10 +145,7 @@ SHARDWRIGHT_EXPORTED shardwright_kernels* shardwright_new_kernels(const char* ki
       kernels->values.push_back(*number);
     }
     return kernels.release();
-  } catch (const std::exception& error) {  // whatever it is, it must not pass the door
-    message = error.what();
-    return nullptr;
-  }
+  });
 }
 
 SHARDWRIGHT_EXPORTED void shardwright_kernel_times(shardwright_kernels* kernels,
@@ -154,7 +162,7 @@ SHARDWRIGHT_EXPORTED void shardwright_end_kernels(shardwright_kernels* kernels) 
 }
 
 SHARDWRIGHT_EXPORTED const char* shardwright_trainings(double analytic_mfu) {
-  try {
+  return answered([&]() -> const char* {
     const std::vector<profiles::BatchLaw> laws =
         profiles::load_batch_laws(profiles::data_dir() / "published" / "batch_laws.csv");
     const profiles::Operations operations = profiles::load_operations();
@@ -190,14 +198,11 @@ SHARDWRIGHT_EXPORTED const char* shardwright_trainings(double analytic_mfu) {
     }
     message = trainings.dump();
     return message.c_str();
-  } catch (const std::exception& error) {  // whatever it is, it must not pass the door
-    message = error.what();
-    return nullptr;
-  }
+  });
 }
 
 SHARDWRIGHT_EXPORTED const char* shardwright_covered(const char* ledger) {
-  try {
+  return answered([&]() -> const char* {
     profiles::Uncertainty covered;
     for (const profiles::LedgerRow& row : profiles::load_ledger(ledger)) {
       sim::add_run(covered, row.model, profiles::cluster_of(row).cluster, row.plan.stack, row.plan,
@@ -205,8 +210,5 @@ SHARDWRIGHT_EXPORTED const char* shardwright_covered(const char* ledger) {
     }
     message = ordered_json{{"ranges", covered.ranges}, {"seen", covered.seen}}.dump();
     return message.c_str();
-  } catch (const std::exception& error) {  // whatever it is, it must not pass the door
-    message = error.what();
-    return nullptr;
-  }
+  });
 }

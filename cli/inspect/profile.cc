@@ -20,7 +20,6 @@
 #include "profiles/gpu_file.h"
 #include "profiles/prices/price.h"
 #include "profiles/stack_file.h"
-#include "sim/core/base/parse_value.h"
 
 namespace shardwright::cli {
 namespace {
@@ -57,10 +56,12 @@ std::string shown_value(const Field& field) {
 }
 
 /// A list that is too wide for its column: one word a line.
-std::vector<std::string> lines_of(std::string value) {
+std::vector<std::string> shown_lines(const Field& field) {
   constexpr std::size_t kWidest = 32;
-  if (value.size() <= kWidest) return {std::move(value)};
-  return split_commas(value);
+  std::string value = shown_value(field);
+  const auto* words = std::get_if<std::vector<std::string>*>(&field.target);
+  if (words == nullptr || value.size() <= kWidest) return {std::move(value)};
+  return **words;
 }
 
 std::string shown_source(const Origin& origin) {
@@ -95,7 +96,7 @@ void add_rows(Table& table, const FieldList& fields, const Origins& origins) {
       const auto at = origins.find(field.path);
       const Origin origin = at == origins.end() ? Origin{"default", "", ""} : at->second;
       const std::string source = shown_source(origin);
-      const std::vector<std::string> lines = lines_of(shown_value(field));
+      const std::vector<std::string> lines = shown_lines(field);
       table.add_row({name, lines.front(), origin.confidence,
                      source == last_source ? Cell("as above", Style::kDim) : Cell(source)});
       for (std::size_t i = 1; i < lines.size(); ++i) table.add_row({"", lines[i]});

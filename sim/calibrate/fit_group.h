@@ -2,17 +2,14 @@
 // Fits the values of one group to measured rows: those that the rows determine, and no others.
 //
 // 1. Which values are free (determined.h)? Of those that any row sees, the weakest direction of the
-// information
-//    matrix (in units of what is believed beforehand) is looked at; as long as the rows leave it
-//    wider than half of the belief, the value of the highest rank in it is frozen at what the
-//    profile has. Frozen values never move, not in the last bit.
+//    information matrix (in units of what is believed beforehand) is looked at; as long as the
+//    rows leave it wider than half of the belief, the value of the highest rank in it is frozen at
+//    what the profile has. Frozen values never move, not in the last bit.
 // 2. Fit by least absolute deviations of logarithms (sim/calibrate/lad.h), from the profile's
-// values. Values that
-//    turn out wider than half of the belief, the uncertainty about frozen ones included, are
-//    frozen, and the fit is repeated. A leading value (of rank 0) carries the level of its rows and
-//    is judged by them alone.
-// 3. Intervals: the covariance of the fit, and what the uncertainty about frozen values that the
-// same
+//    values. Those that turn out wider than half of the belief, the uncertainty about frozen ones
+//    included, are frozen, and the fit is repeated. A leading value (of rank 0) carries the level
+//    of its rows and is judged by them alone.
+// 3. Intervals: the covariance of the fit, and what the uncertainty about frozen values that these
 //    rows see adds to it.
 // 4. Errors: in sample; and held out, each row predicted by a fit to the others (five folds by what
 //    the rows are; each row by itself when there are few).

@@ -43,8 +43,7 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
         fmt::format("strategy is {}, which the framework {} does not run, expected {}",
                     strategy.name, stack.id, expected));
   }
-  const bool bucketed = stack.optimizer.bucketed || strategy.bucketed;
-  if (bucketed) {
+  if (stack.optimizer.bucketed || strategy.bucketed) {
     return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy)
                                                    : make_distributed_optimizer(strategy, stack);
   }

@@ -211,7 +211,7 @@ class Sweeper {
       if (candidates.best && candidates.best->cut_short) break;
       const bool mistake = candidates.refusal && candidates.refusal->lack == Lack::kBatch &&
                            *job_.fixed.global_batch >= task.gpus && !options_.fine;
-      if (!divides(task) || mistake) continue;
+      if (!searches_model_parallel(task) || mistake) continue;
       if (std::string slow = too_slow(task); !slow.empty()) {
         if (!candidates.best && !is_plain(offers_[task.offer]))
           return LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
@@ -296,7 +296,7 @@ class Sweeper {
     return model_.is_plain() && !offer.profile.stack.optimizer.bucketed &&
            !features_of(job_.fixed).any();
   }
-  bool divides(const Task& task) const {
+  bool searches_model_parallel(const Task& task) const {
     const Offer& offer = offers_[task.offer];
     return offer.model_parallel && (task.gpus > 1 || !is_plain(offer)) &&
            (features_of(job_.fixed).any() || !holds_sharding(job_.fixed));
@@ -430,7 +430,7 @@ class Sweeper {
     }
     if (below) return {};
     return LeftOut{task.offer, request.gpus, Lack::kMemory,
-                   divides(task) ? "" : why_nothing_fits(search.nearest())};
+                   searches_model_parallel(task) ? "" : why_nothing_fits(search.nearest())};
   }
 
   /// Of an offer, the numbers of GPUs leave different parts of racks.
