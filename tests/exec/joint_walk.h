@@ -72,7 +72,7 @@ class JointWalk {
           lasts_(lasts),
           actors_(schedule.streams.size()),
           arena_(plan_arena(schedule)),
-          activations_(schedule, arena_, nullptr) {
+          activations_(schedule, arena_, &nothing_) {
       for_each_op(schedule, [&](const OpInstance& at, const Op& op) { visit(at, op); });
     }
     std::vector<Actor>& actors() { return actors_; }
@@ -220,6 +220,7 @@ class JointWalk {
     const Lasts& lasts_;
     std::vector<Actor> actors_;
     ArenaPlan arena_;
+    std::byte nothing_{};  // where places would begin: nothing is written
     Activations activations_;
     std::map<std::string, Recorded> recorded_;
     std::map<std::tuple<bool, int, int>, int> messages_;
