@@ -61,8 +61,19 @@ std::optional<Enum> from_word(std::string_view word) {
   }
 }
 
+/// What reading and writing a row ask of it: each of its ways has a copy.
+struct RowFacts {
+  std::string_view name, column;
+  unsigned traits;
+  CountRange range;
+
+  explicit RowFacts(const KnobFacts& knob)
+      : name(knob.name), column(knob.column), traits(knob.traits), range(knob.range) {}
+  bool is(KnobTraits trait) const { return (traits & trait) != 0; }
+};
+
 template <typename Value>
-Value from_text(const KnobFacts& knob, std::string_view given_as, const std::string& text) {
+Value from_text(const RowFacts& knob, std::string_view given_as, const std::string& text) {
   if constexpr (std::is_same_v<Value, std::string>) {
     return text;
   } else if constexpr (std::is_same_v<Value, bool>) {
@@ -100,7 +111,7 @@ std::string to_text(const Value& value) {
 }
 
 template <typename Value>
-Value from_key(const KnobFacts& knob, const JsonReader& object, std::string_view key) {
+Value from_key(const RowFacts& knob, const JsonReader& object, std::string_view key) {
   if constexpr (std::is_enum_v<Value>) {
     const std::optional<Value> value = from_word<Value>(object.require<std::string>(key));
     const std::vector<std::string> words = words_for<Value>();
@@ -119,7 +130,7 @@ Value from_key(const KnobFacts& knob, const JsonReader& object, std::string_view
 }
 
 template <typename Value>
-Value from_cell(const KnobFacts& knob, const CsvRow& row) {
+Value from_cell(const RowFacts& knob, const CsvRow& row) {
   const std::string_view text = row.text(knob.column);
   if constexpr (std::is_same_v<Value, std::string>) {
     return std::string(text);
@@ -191,7 +202,7 @@ void describe(KnobFacts& facts) {
 /// A row about `InPlan`, a field of Plan, Parallelism or Numerics. `Given`: where GivenKnobs or
 /// GivenParallelism keeps it; without one no flag gives it.
 template <auto InPlan, auto Given = nullptr>
-PlanKnob make_knob(KnobFacts facts) {
+PlanKnob make_knob(KnobFacts described) {
   using Field = std::decay_t<decltype(field(std::declval<Plan&>(), InPlan))>;
   using Value = typename Bare<Field>::Type;
   constexpr bool optional = !std::is_same_v<Field, Value>;
@@ -203,19 +214,22 @@ PlanKnob make_knob(KnobFacts facts) {
       return &value;
     }
   };
+  const RowFacts facts(described);
   const auto hidden = [facts](const Plan& plan, KnobTraits says) {
     static const Plan usual;
     if (!optional && facts.is(says)) return false;
     return field(plan, InPlan) == field(usual, InPlan);
   };
-  describe<Value>(facts);
-  PlanKnob knob{facts};
+  describe<Value>(described);
+  PlanKnob knob{std::move(described)};
   knob.divides = divides(InPlan);
-  knob.from_file = [facts, key = key_of(facts.name)](const JsonReader& object, Plan& plan) {
+  knob.from_file = [facts](const JsonReader& object, Plan& plan) {
+    const std::string key = key_of(facts.name);
     if (object.has(key)) field(plan, InPlan) = from_key<Value>(facts, object, key);
   };
-  knob.to_file = [=, key = key_of(facts.name)](const Plan& plan, nlohmann::ordered_json& object) {
+  knob.to_file = [=](const Plan& plan, nlohmann::ordered_json& object) {
     if (hidden(plan, kFileSays)) return;
+    const std::string key = key_of(facts.name);
     if constexpr (std::is_enum_v<Value>) {
       put(object, key, std::string(name_of(*value_of(plan))));
     } else if constexpr (std::is_same_v<Value, int>) {
