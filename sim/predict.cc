@@ -7,14 +7,15 @@
 #include <utility>
 
 #include "sim/accounting.h"
+#include "sim/bounds/bounds.h"
 #include "sim/check_modelled.h"
 #include "sim/core/base/seconds.h"
-#include "sim/core/features.h"
 #include "sim/core/placement.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/scale.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
+#include "sim/memory/reserved.h"
 #include "sim/memory/stage_memory.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/pipeline/stage_schedules.h"
@@ -38,10 +39,6 @@ bool expandable_segments(const Plan& plan, const Stack& stack) {
                                                  : plan.allocator == AllocatorKind::kExpandable;
 }
 
-Bytes whole_bytes(double bytes) {
-  return static_cast<Bytes>(bytes);
-}
-
 /// What a stage of a step does and holds.
 struct StageOfStep {
   StageTime time;
@@ -49,62 +46,6 @@ struct StageOfStep {
   MemoryLevel allocated;
   Bytes reserved_bytes = 0;
 };
-
-/// Of a rank. The GPU's has the communicator of data parallelism in it.
-Bytes runtime_bytes(const profiles::Profile& profile, const Plan& plan) {
-  const Bytes of_gpu = profile.cluster.gpu.runtime_bytes;
-  if (!divides_replica(plan)) return of_gpu;
-  const int count = communicators(layout_of(plan, profile.cluster));
-  return of_gpu + whole_bytes(count * profile.stack.parallel.communicator_bytes);
-}
-
-/// Of a pipeline, what each stage has allocated at its fullest: what its chunks add up to or, where
-/// memory is static, all that a rank of it allocates.
-std::vector<MemoryLevel> allocated_by_stage(const Model& model, const profiles::Profile& profile,
-                                            const Plan& plan, ProgramCache& programs,
-                                            StageMemory& stages,
-                                            const std::vector<ChunkContent>& parts,
-                                            StageMemory::Stages which = StageMemory::Stages::kAll) {
-  const bool is_static = profile.stack.memory == MemoryManager::kStatic;
-  std::vector<MemoryLevel> levels =
-      stages.levels(plan, programs, parts, is_static ? StageMemory::Stages::kAll : which);
-  if (!is_static) return levels;
-  const std::vector<Schedule> schedules =
-      stage_schedules(model, plan, profile.stack, profile.cluster, programs.at(plan));
-  for (std::size_t s = 0; s < levels.size(); ++s) {
-    const Bytes arenas = static_memory_bytes(schedules[s]);
-    levels[s].by_category[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
-        arenas - levels[s].bytes;
-    levels[s].bytes = arenas;
-  }
-  return levels;
-}
-
-/// Predictor::parallel_memory_bytes(). `scratch` is written anew.
-Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
-                            ProgramCache& programs, StageMemory& stages, Schedule& scratch) {
-  const Stack& stack = profile.stack;
-  const Bytes runtime = runtime_bytes(profile, plan);
-  const std::vector<ChunkContent> parts = partition_layers(model, plan, stack);
-  const Bytes held = stages.held_bytes(plan, parts) + runtime;
-  if (held > profile.cluster.memory_bytes_per_rank(plan.gpus)) return held;
-  if (plan.parallel.pp > 1) {
-    Bytes most = 0;
-    for (const MemoryLevel& stage : allocated_by_stage(model, profile, plan, programs, stages,
-                                                       parts, StageMemory::Stages::kFullest))
-      most = std::max(most, estimated_reserved_bytes(stage, stack));
-    return most + runtime;
-  }
-  if (stack.memory == MemoryManager::kStatic) {
-    lower(model, plan, stack, profile.cluster, programs.at(plan), scratch);
-    return static_memory_bytes(scratch) + runtime;
-  }
-  lower_chunk(model, plan, stack, profile.cluster, programs.memory_at(plan), whole_model(model),
-              scratch, ChunkUse::kMemory);
-  const MemoryLevel peak = allocated_peak(scratch).level;
-  return runtime +
-         (knows_reserved(plan, stack) ? estimated_reserved_bytes(peak, stack) : peak.bytes);
-}
 
 /// The fullest stage's memory stands for all of a pipeline's.
 void fill_memory_of_stages(MemoryPrediction& m, const std::vector<StageOfStep>& stages) {
@@ -147,10 +88,6 @@ double tokens_per_step(const Plan& plan) {
 
 }  // namespace
 
-bool knows_reserved(const Plan& plan, const Stack& stack) {
-  return stack.memory != MemoryManager::kCachingAllocator || plan.parallel.pp > 1;
-}
-
 double model_flops(const Model& model, const Plan& plan) {
   // Backward does each product of forward twice, for the input's and the weight's gradient; frozen
   // weights have none.
@@ -166,7 +103,7 @@ struct Predictor::State {
         profile(std::move(p)),
         costs(profile),
         programs(model, profile.stack, profile.cluster.gpu),
-        stage_memory(model, profile) {}
+        stage_memory(model, profile, programs) {}
 
   Model model;
   profiles::Profile profile;
@@ -175,9 +112,9 @@ struct Predictor::State {
   StageMemory stage_memory;
   Engine engine, other_engine;                  // the second one's clocks are nobody's
   std::unique_ptr<PipelineSimulator> pipeline;  // made when a plan needs it
+  std::unique_ptr<Bounds> bounds;
   Schedule schedule;
-  Schedule memory_schedule;  // of a plan whose memory alone is asked for
-  bool scheduled = false;    // `schedule` is of the last plan
+  bool scheduled = false;  // `schedule` is of the last plan
   std::vector<OpCost> op_costs;
   KernelTimes kernels;           // of the last plan's step, of its busiest stage
   Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
@@ -268,14 +205,13 @@ struct Predictor::State {
     MemoryPrediction& memory = p.memory;
     memory.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
     memory.runtime_bytes = runtime_bytes(profile, plan);
-    const std::vector<MemoryLevel> allocated =
-        allocated_by_stage(model, profile, plan, programs, stage_memory, step.parts);
+    const std::vector<MemoryLevel> allocated = stage_memory.levels(plan, step.parts);
     const std::vector<std::int64_t> layers = stage_layers(pipeline_shape(plan), step.parts);
     std::vector<StageOfStep> of_step;
     for (std::size_t s = 0; s < allocated.size(); ++s) {
       step.stages[s].bubble_s += scale_s;
       of_step.push_back({step.stages[s], layers[s], allocated[s],
-                         estimated_reserved_bytes(allocated[s], profile.stack)});
+                         estimated_reserved_bytes(allocated[s].peak(), profile.stack)});
     }
     fill_memory_of_stages(memory, of_step);
     return of_step;
@@ -395,7 +331,7 @@ struct Predictor::State {
       m.allocator_retries = replayed.retries;
     } else if (knows_reserved(plan, profile.stack)) {
       m.estimates_fragmentation = true;
-      m.peak_reserved_bytes = estimated_reserved_bytes(peak.level, profile.stack);
+      m.peak_reserved_bytes = estimated_reserved_bytes(peak.level.peak(), profile.stack);
     }
     m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
     m.fits = m.total_bytes <= m.usable_bytes;
@@ -492,13 +428,10 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   return p;
 }
 
-double Predictor::least_s(const Plan& plan) {
-  return state_->stages().least_s(plan) * scale_factor(state_->profile, plan);
-}
-
-Bytes Predictor::parallel_memory_bytes(const Plan& plan) {
-  return sim::parallel_memory_bytes(state_->model, state_->profile, plan, state_->programs,
-                                    state_->stage_memory, state_->memory_schedule);
+Bounds& Predictor::bounds() {
+  State& s = *state_;
+  if (!s.bounds) s.bounds = std::make_unique<Bounds>(s.model, s.profile, s.programs);
+  return *s.bounds;
 }
 
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,

@@ -21,6 +21,8 @@
 
 namespace shardwright::sim {
 
+class Bounds;
+
 struct PredictOptions {
   bool reserved = true;      // replay the caching allocator; otherwise reserved = allocated
   bool skip_repeats = true;  // false: simulate every layer
@@ -44,13 +46,8 @@ class Predictor {
 
   /// Throws Error when the plan contradicts the model or the cluster.
   Prediction predict(const Plan& plan, const PredictOptions& options = {});
-  /// At most the time that predict() gives, at a small part of its cost: of plans whose units
-  /// communicate (for others see sim/bounds). The plan must be one that predict() takes.
-  double least_s(const Plan& plan);
-  /// What the fullest stage of a model-parallel plan takes of a GPU, runtime included:
-  /// MemoryPrediction::total_bytes without the rest of the prediction, or at most that: where the
-  /// schedule is replayed, and where what outlives operations does not fit.
-  Bytes parallel_memory_bytes(const Plan& plan);
+  /// What is certain of plans without predicting them.
+  Bounds& bounds();
   /// The schedule of the last predict(); null where it was a pipeline,
   /// which has one a chunk.
   const Schedule* schedule() const;
@@ -64,10 +61,6 @@ class Predictor {
 
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,
                    const PredictOptions& options = {});
-
-/// Whether what the framework reserves follows from the tensors that are alive; else its allocator
-/// is replayed over the step.
-bool knows_reserved(const Plan& plan, const Stack& stack);
 
 /// Training FLOPs of one step on one rank: 6 per matrix weight and token, and causal attention
 /// counted half.

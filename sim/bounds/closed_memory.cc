@@ -16,15 +16,20 @@ bool is_layer(std::int32_t unit, std::int64_t layers) {
   return unit >= 1 && unit <= layers;
 }
 
+MemoryPeak sum(const MemoryPeak& first, const MemoryPeak& second, std::int64_t times = 1) {
+  return {first.bytes + times * second.bytes, first.passing_bytes + times * second.passing_bytes};
+}
+
 }  // namespace
 
 ClosedMemory::Stretch ClosedMemory::after(const Stretch& first, const Stretch& second) {
-  return {first.change + second.change, std::max(first.high, first.change + second.high)};
+  const MemoryPeak high = sum(first.change, second.high);
+  return {sum(first.change, second.change), high.bytes > first.high.bytes ? high : first.high};
 }
 
 ClosedMemory::Stretch ClosedMemory::repeated(const Stretch& once, std::int32_t repeats) {
-  const Bytes before_last = once.change * (repeats - 1);
-  return {once.change * repeats, once.high + std::max<Bytes>(0, before_last)};
+  const std::int32_t rises = once.change.bytes > 0 ? repeats - 1 : 0;
+  return {sum({}, once.change, repeats), sum(once.high, once.change, rises)};
 }
 
 std::vector<ClosedMemory::Section> ClosedMemory::sections_of(const Schedule& none,
@@ -33,8 +38,10 @@ std::vector<ClosedMemory::Section> ClosedMemory::sections_of(const Schedule& non
     Stretch stretch;
     for (std::uint32_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
       const MemoryAction& action = schedule.memory[i];
-      stretch.change += action.acquire ? action.bytes : -action.bytes;
-      stretch.high = std::max(stretch.high, stretch.change);
+      const Bytes bytes = action.acquire ? action.bytes : -action.bytes;
+      stretch.change.bytes += bytes;
+      if (passes_with_micro_batch(action.category)) stretch.change.passing_bytes += bytes;
+      if (stretch.change.bytes > stretch.high.bytes) stretch.high = stretch.change;
     }
     return stretch;
   };
@@ -85,7 +92,7 @@ void ClosedMemory::add_arenas(const Schedule& none, const Schedule& all) {
     pass.unit = unit;
     for (int which = 0; which < 2; ++which) {
       const Bytes kept = plans[which].unit_base[u + 1] - plans[which].unit_base[u];
-      pass.content[which] = {kept, kept + plans[which].unit_scratch[u]};
+      pass.content[which] = {{kept}, {kept + plans[which].unit_scratch[u]}};
     }
   }
 }
@@ -121,16 +128,16 @@ std::vector<ClosedMemory::Stretch> ClosedMemory::prefixes_of(const Section& sect
   return result;
 }
 
-std::vector<Bytes> ClosedMemory::peaks_of_prefixes() const {
+std::vector<MemoryPeak> ClosedMemory::peaks_of_prefixes() const {
   const auto count = static_cast<std::size_t>(layers_) + 1;
-  std::vector<Bytes> peaks(count);
+  std::vector<MemoryPeak> peaks(count);
   if (arenas_) {
     const std::vector<Stretch> stacks = prefixes_of(stack_);
     for (std::size_t k = 0; k < count; ++k) {
       const Bytes hand_over = k == 0           ? hand_over_[0]
                               : k + 1 == count ? hand_over_[1]
                                                : std::max(hand_over_[0], hand_over_[1]);
-      peaks[k] = persistent_ + hand_over + stacks[k].high;
+      peaks[k].bytes = persistent_ + hand_over + stacks[k].high.bytes;
     }
     return peaks;
   }
@@ -140,11 +147,11 @@ std::vector<Bytes> ClosedMemory::peaks_of_prefixes() const {
     for (std::size_t k = 0; k < count; ++k)
       steps[k] = after(steps[k], repeated(prefixes[k], section.repeats));
   }
-  for (std::size_t k = 0; k < count; ++k) peaks[k] = persistent_ + steps[k].high;
+  for (std::size_t k = 0; k < count; ++k) peaks[k] = sum({persistent_}, steps[k].high);
   return peaks;
 }
 
-Bytes ClosedMemory::peak(std::int64_t count, std::int64_t stride) const {
+MemoryPeak ClosedMemory::peak(std::int64_t count, std::int64_t stride) const {
   const auto checkpointed = [&](std::int32_t unit) {
     const std::int64_t layer = unit - 1;
     return is_layer(unit, layers_) && layer % stride == 0 && layer / stride < count;
@@ -160,12 +167,12 @@ Bytes ClosedMemory::peak(std::int64_t count, std::int64_t stride) const {
     const Bytes hand_over = count == 0 ? hand_over_[0]
                             : whole    ? hand_over_[1]
                                        : std::max(hand_over_[0], hand_over_[1]);
-    return persistent_ + hand_over + walk(stack_).high;
+    return {persistent_ + hand_over + walk(stack_).high.bytes};
   }
   Stretch step;
   for (const Section& section : sections_)
     step = after(step, repeated(walk(section), section.repeats));
-  return persistent_ + step.high;
+  return sum({persistent_}, step.high);
 }
 
 }  // namespace shardwright::sim

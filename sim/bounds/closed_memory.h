@@ -13,6 +13,7 @@
 
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
+#include "sim/memory/memory.h"
 
 namespace shardwright::sim {
 
@@ -22,15 +23,14 @@ class ClosedMemory {
   ClosedMemory(const Schedule& none, const Schedule& all, MemoryManager manager);
 
   /// Peak with layers 0..k-1 checkpointed; index k, 0..L.
-  std::vector<Bytes> peaks_of_prefixes() const;
+  std::vector<MemoryPeak> peaks_of_prefixes() const;
   /// Peak with layers 0, stride, 2*stride, ... checkpointed, `count` of them.
-  Bytes peak(std::int64_t count, std::int64_t stride) const;
+  MemoryPeak peak(std::int64_t count, std::int64_t stride) const;
 
  private:
   /// A stretch of host order: what it adds to the level, and how far the level rises meanwhile.
   struct Stretch {
-    Bytes change = 0;
-    Bytes high = 0;
+    MemoryPeak change, high;
   };
   struct Pass {
     std::int32_t unit;

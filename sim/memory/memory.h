@@ -16,6 +16,16 @@
 
 namespace shardwright::sim {
 
+/// Of what is allocated at the fullest moment, all and what comes and goes with micro-batches:
+/// activations and logits.
+struct MemoryPeak {
+  Bytes bytes = 0, passing_bytes = 0;
+};
+
+constexpr bool passes_with_micro_batch(MemoryCategory category) {
+  return category == MemoryCategory::kActivations || category == MemoryCategory::kLoss;
+}
+
 /// What is allocated at a moment.
 struct MemoryLevel {
   Bytes bytes = 0;
@@ -35,6 +45,9 @@ struct MemoryLevel {
   }
   Bytes of(MemoryCategory category) const {
     return by_category[static_cast<std::size_t>(category)];
+  }
+  MemoryPeak peak() const {
+    return {bytes, of(MemoryCategory::kActivations) + of(MemoryCategory::kLoss)};
   }
 };
 

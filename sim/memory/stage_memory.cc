@@ -6,7 +6,9 @@
 #include <deque>
 #include <optional>
 
+#include "sim/core/placement.h"
 #include "sim/memory/chunk_memory.h"
+#include "sim/pipeline/stage_schedules.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
 
@@ -155,17 +157,45 @@ class StageSteps {
 
 }  // namespace
 
-StageMemory::StageMemory(const Model& model, const profiles::Profile& profile)
-    : model_(model), profile_(profile), chunks_(std::make_unique<Chunks>()) {}
+StageMemory::StageMemory(const Model& model, const profiles::Profile& profile,
+                         ProgramCache& programs)
+    : model_(model), profile_(profile), programs_(programs), chunks_(std::make_unique<Chunks>()) {}
 StageMemory::~StageMemory() = default;
 
-std::vector<MemoryLevel> StageMemory::levels(const Plan& asked, ProgramCache& cache,
+MemoryLevel StageMemory::level_of_step(const Plan& plan) {
+  if (profile_.stack.memory == MemoryManager::kStatic) {
+    lower(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan), scratch_);
+    return {static_memory_bytes(scratch_), {}};
+  }
+  lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs_.memory_at(plan),
+              whole_model(model_), scratch_, ChunkUse::kMemory);
+  return allocated_peak(scratch_).level;
+}
+
+std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
                                              const std::vector<ChunkContent>& parts, Stages which) {
+  if (plan.parallel.pp == 1) return {level_of_step(plan)};
+  if (profile_.stack.memory != MemoryManager::kStatic) return levels_of_passes(plan, parts, which);
+  std::vector<MemoryLevel> levels = levels_of_passes(plan, parts, Stages::kAll);
+  const std::vector<Schedule> schedules =
+      stage_schedules(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan));
+  for (std::size_t s = 0; s < levels.size(); ++s) {
+    const Bytes arenas = static_memory_bytes(schedules[s]);
+    levels[s].by_category[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
+        arenas - levels[s].bytes;
+    levels[s].bytes = arenas;
+  }
+  return levels;
+}
+
+std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
+                                                       const std::vector<ChunkContent>& parts,
+                                                       Stages which) {
   const PipelineShape shape = shortened(pipeline_shape(asked));
   const Plan plan = plan_of_chunk(asked, shape);
   // Where weight gradients are put off their operands say what stays for them.
   const bool splits = shape.info().splits_backward;
-  const LayerPrograms& programs = splits ? cache.at(asked) : cache.memory_at(asked);
+  const LayerPrograms& programs = splits ? programs_.at(asked) : programs_.memory_at(asked);
   chunks_->lower(model_, plan, profile_, programs, parts,
                  splits ? ChunkUse::kWalked : ChunkUse::kMemory);
   std::vector<MemoryLevel> stages;
@@ -206,22 +236,6 @@ Bytes StageMemory::fullest_held_bytes(const Plan& asked, const std::vector<Chunk
     most = std::max(most, of_stage);
   }
   return most;
-}
-
-Bytes estimated_reserved_bytes(const MemoryLevel& allocated, const Stack& stack) {
-  const Bytes comes_and_goes =
-      allocated.of(MemoryCategory::kActivations) + allocated.of(MemoryCategory::kLoss);
-  return allocated.bytes +
-         static_cast<Bytes>(stack.parallel.fragmentation * static_cast<double>(comes_and_goes));
-}
-
-int communicators(const Layout& layout) {
-  int count = 1;  // the world's
-  for (const CommGroup group : {CommGroup::kTensor, CommGroup::kContext, CommGroup::kPipeline,
-                                CommGroup::kExpert, CommGroup::kData}) {
-    if (layout.group(group).size > 1) ++count;
-  }
-  return count;
 }
 
 }  // namespace shardwright::sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each stage of a pipeline has allocated at its fullest: what its chunks hold for the whole
-// step, and what their passes (chunk_memory.h) bring to life, in the order of the stage's actions.
-// The same as allocated_peak() of the stage's schedule, without writing that.
+// What each stage of a plan has allocated at its fullest. Of a pipeline's: what its chunks hold for
+// the whole step, and what their passes (chunk_memory.h) bring to life, in the order of the stage's
+// actions, the same as allocated_peak() of the stage's schedule without writing that.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "profiles/profile.h"
-#include "sim/core/layout.h"
 #include "sim/memory/memory.h"
 #include "sim/program/program_cache.h"
 #include "sim/program/stages.h"
@@ -20,20 +19,22 @@ namespace shardwright::sim {
 /// Keeps what it writes in. Not thread-safe.
 class StageMemory {
  public:
-  /// Of one model and profile, which outlive it.
-  StageMemory(const Model& model, const profiles::Profile& profile);
+  /// Of one model and profile, which outlive it, as the cache does.
+  StageMemory(const Model& model, const profiles::Profile& profile, ProgramCache& programs);
   ~StageMemory();
 
   enum class Stages : std::uint8_t { kAll, kFullest };
   /// By stage, of all or of some among which the fullest is; `parts` are those of
-  /// partition_layers().
-  std::vector<MemoryLevel> levels(const Plan& plan, ProgramCache& programs,
-                                  const std::vector<ChunkContent>& parts,
+  /// partition_layers(). Where memory is static, all that a rank allocates.
+  std::vector<MemoryLevel> levels(const Plan& plan, const std::vector<ChunkContent>& parts,
                                   Stages which = Stages::kAll);
   /// Of the fullest stage, what outlives operations for certain.
   Bytes held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 
  private:
+  std::vector<MemoryLevel> levels_of_passes(const Plan& plan,
+                                            const std::vector<ChunkContent>& parts, Stages which);
+  MemoryLevel level_of_step(const Plan& plan);
   Bytes fullest_held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 
   struct Held {
@@ -43,15 +44,10 @@ class StageMemory {
   class Chunks;
   const Model& model_;
   const profiles::Profile& profile_;
+  ProgramCache& programs_;
   std::unique_ptr<Chunks> chunks_;
   Schedule scratch_;
   std::optional<Held> held_;  // of the last plan, whatever it recomputes
 };
-
-/// What an allocator that is not replayed takes for that.
-Bytes estimated_reserved_bytes(const MemoryLevel& allocated, const Stack& stack);
-
-/// Communicators that a rank is part of.
-int communicators(const Layout& layout);
 
 }  // namespace shardwright::sim

@@ -22,7 +22,6 @@
 #include "sim/pipeline/chunk_times.h"
 #include "sim/pipeline/joint_stages.h"
 #include "sim/pipeline/recurrence.h"
-#include "sim/pipeline/unit_bounds.h"
 #include "sim/program/program_cache.h"
 
 namespace shardwright::sim {
@@ -81,11 +80,7 @@ class PipelineSimulator {
  public:
   PipelineSimulator(Model&&, const profiles::Profile&, ProgramCache&) = delete;
   PipelineSimulator(const Model& model, const profiles::Profile& profile, ProgramCache& programs)
-      : model_(model),
-        profile_(profile),
-        programs_(programs),
-        timer_(profile),
-        bounds_(model, profile) {}
+      : model_(model), profile_(profile), programs_(programs), timer_(profile) {}
 
   /// With a `record` every micro-batch is walked, however many there are. Throws Error where the
   /// schedule does not exist for the plan's numbers.
@@ -96,8 +91,6 @@ class PipelineSimulator {
   PipelineStep run_varied(const Plan& plan, JointStages& joint) {
     return run(plan, nullptr, &joint);
   }
-  /// At most the time of run(), at a small part of its cost. The plan must be one that run() takes.
-  double least_s(const Plan& plan);
   ChunkTimer& timer() { return timer_; }
 
  private:
@@ -120,7 +113,6 @@ class PipelineSimulator {
   const profiles::Profile& profile_;
   ProgramCache& programs_;
   ChunkTimer timer_;
-  UnitBounds bounds_;
   std::deque<TimedChunk> timed_;  // of the plan's distinct chunks, the first `distinct_`
   std::size_t distinct_ = 0;
   std::vector<std::size_t> chunk_of_;     // by model_part()

@@ -7,7 +7,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "sim/bounds/closed_form.h"
+#include "sim/bounds/bounds.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan.h"
 #include "sim/predict.h"
@@ -52,7 +52,7 @@ BENCHMARK_CAPTURE(event_simulation, fsdp2_torch_eager, Strategy::kFsdp2, "torch-
 /// A family is every k of one setting of the other knobs; they alternate as in a search.
 void closed_form(benchmark::State& state, const char* stack, std::int64_t grad_accum) {
   const Model model = load_model(profiles::data_dir() / "models", "llama-3-70b");
-  sim::ClosedForm closed(model, profiles::load_profile("a100-80g-4xhdr200", stack));
+  sim::Predictor predictor(model, profiles::load_profile("a100-80g-4xhdr200", stack));
   std::vector<Plan> families;
   for (const Strategy strategy :
        {Strategy::kYafsdp, Strategy::kYafsdpZero2, Strategy::kFsdp1, Strategy::kFsdp2,
@@ -70,8 +70,8 @@ void closed_form(benchmark::State& state, const char* stack, std::int64_t grad_a
   std::size_t i = 0;
   std::int64_t plans = 0;
   for (auto _ : state) {
-    const sim::FamilyBounds bounds = closed.family(families[i]);
-    benchmark::DoNotOptimize(bounds.step_ns.data());
+    const sim::FamilyBounds bounds = predictor.bounds().family(families[i]);
+    benchmark::DoNotOptimize(bounds.least_s.data());
     plans += static_cast<std::int64_t>(bounds.size());
     if (++i == families.size()) i = 0;
   }

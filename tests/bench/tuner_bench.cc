@@ -95,7 +95,7 @@ void model_parallel_plan(benchmark::State& state, bool bound) {
   const Plan plan = plan_of_405b();
   sim::Predictor predictor(model, profile);
   for (auto _ : state)
-    benchmark::DoNotOptimize(bound ? predictor.least_s(plan)
+    benchmark::DoNotOptimize(bound ? predictor.bounds().least_pipeline_s(plan)
                                    : predictor.predict(plan).time.iteration_s);
   state.SetItemsProcessed(state.iterations());
 }
@@ -105,7 +105,7 @@ void model_parallel_memory(benchmark::State& state) {
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   const Plan plan = plan_of_405b();
   sim::Predictor predictor(model, profile);
-  for (auto _ : state) benchmark::DoNotOptimize(predictor.parallel_memory_bytes(plan));
+  for (auto _ : state) benchmark::DoNotOptimize(predictor.bounds().least_bytes(plan));
   state.SetItemsProcessed(state.iterations());
 }
 

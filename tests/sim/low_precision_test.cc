@@ -8,6 +8,7 @@
 
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
+#include "sim/bounds/bounds.h"
 #include "sim/core/placement.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
@@ -204,7 +205,7 @@ TEST(LowPrecision, NativePlansTakeTheMemoryThatTheExecutorPlans) {
                     static_memory_bytes(lower(model, plan, profile.stack, 8)));
           EXPECT_FALSE(memory.estimates_fragmentation);
           // What a search rules plans out by.
-          EXPECT_LE(Predictor(model, profile).parallel_memory_bytes(plan), memory.total_bytes);
+          EXPECT_LE(Predictor(model, profile).bounds().least_bytes(plan), memory.total_bytes);
         }
       }
     }

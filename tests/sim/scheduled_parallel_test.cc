@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "profiles/data_dir.h"
+#include "sim/bounds/bounds.h"
 #include "sim/core/hf/config.h"
 #include "sim/predict.h"
 #include "sim/program/list_pass.h"
@@ -66,7 +67,7 @@ TEST(ScheduledParallel, MegatronsOwnThreeStrategiesDifferBesideTensorParallelism
     Plan plan = plan_of(64, 2, 1, 4);
     plan.strategy = strategy;
     found.insert(predictor.predict(plan).time.iteration_s);
-    EXPECT_LE(predictor.least_s(plan), *found.rbegin());
+    EXPECT_LE(predictor.bounds().family(plan).least_s.front(), *found.rbegin());
   }
   EXPECT_EQ(found.size(), 3U);
 }
@@ -100,7 +101,7 @@ TEST(ScheduledParallel, TheLeastTimeIsOne) {
         for (const std::int64_t accum : {1, 3}) {
           Plan plan = torch_plan(strategy, tp, accum);
           plan.numerics.precision = precision;
-          const double least = predictor.least_s(plan);
+          const double least = predictor.bounds().family(plan).least_s.front();
           const double step = predictor.predict(plan).time.iteration_s;
           EXPECT_LE(least, step) << name_of(strategy) << " tp " << tp;
           closest = std::max(closest, least / step);

@@ -28,10 +28,7 @@ inline std::vector<MemoryLevel> levels_of_stages(const Model& model,
                                                  const Plan& plan) {
   ProgramCache cache(model, profile.stack, profile.cluster.gpu);
   const std::vector<ChunkContent> parts = partition_layers(model, plan, profile.stack);
-  if (plan.parallel.pp > 1) return StageMemory(model, profile).levels(plan, cache, parts);
-  Schedule schedule;
-  lower(model, plan, profile.stack, profile.cluster, cache.at(plan), schedule);
-  return {allocated_peak(schedule).level};
+  return StageMemory(model, profile, cache).levels(plan, parts);
 }
 
 /// What a layer keeps of a micro-batch from its forward to its backward pass.

@@ -8,6 +8,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
 #include "sim/memory/chunk_memory.h"
+#include "sim/memory/reserved.h"
 #include "tests/sim/activation_formulas.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_formulas.h"
@@ -259,13 +260,13 @@ TEST(StageMemoryTest, TheFullestStageIsAmongThoseThatAreLookedAt) {
               } catch (const Error&) {
                 continue;
               }
-              StageMemory memory(*model, *profile);
               ProgramCache programs(*model, profile->stack, profile->cluster.gpu);
+              StageMemory memory(*model, *profile, programs);
               const auto parts = partition_layers(*model, plan, profile->stack);
               const auto most = [&](StageMemory::Stages which, std::size_t& count) {
                 Bytes bytes = 0;
-                for (const MemoryLevel& level : memory.levels(plan, programs, parts, which)) {
-                  bytes = std::max(bytes, estimated_reserved_bytes(level, profile->stack));
+                for (const MemoryLevel& level : memory.levels(plan, parts, which)) {
+                  bytes = std::max(bytes, estimated_reserved_bytes(level.peak(), profile->stack));
                   ++count;
                 }
                 return bytes;

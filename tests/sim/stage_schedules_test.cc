@@ -64,7 +64,7 @@ void expect_walkable(const Plan& plan, const profiles::Profile& profile,
   const LayerPrograms programs(model, plan, profile.stack, profile.cluster.gpu);
   ProgramCache cache(model, profile.stack, profile.cluster.gpu);
   const std::vector<MemoryLevel> added =
-      StageMemory(model, profile).levels(plan, cache, partition_layers(model, plan, profile.stack));
+      StageMemory(model, profile, cache).levels(plan, partition_layers(model, plan, profile.stack));
   const Bytes arriving =
       programs.bytes_of(Tensor::kX) * (pipeline_shape(plan).interleaves() ? plan.parallel.pp : 2);
   for (std::size_t s = 0; s < stages.size(); ++s) {

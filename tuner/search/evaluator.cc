@@ -25,7 +25,7 @@ Evaluator::Evaluator(const Model& model, const std::vector<Scenario>& scenarios,
   for (const Scenario& scenario : scenarios) {
     const bool shares = pool != nullptr && !scenario.physics.empty();
     simulators_.emplace_back(model, scenario.profile,
-                             shares ? pool->take(scenario.physics) : Predictors{});
+                             shares ? pool->take(scenario.physics) : nullptr);
   }
 }
 
@@ -75,6 +75,12 @@ Evaluator::LeastMemory Evaluator::worst_memory(const Plan& plan,
 Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan, std::uint64_t family) {
   return worst_memory(plan,
                       [&](std::size_t s) { return simulators_[s].least_bytes(plan, family); });
+}
+
+bool Evaluator::may_fit(const Plan& plan) {
+  return worst_memory(plan, [&](std::size_t s) {
+           return simulators_[s].least_bytes_or_too_many(plan);
+         }).excess_bytes <= 0;
 }
 
 Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan) {

@@ -16,6 +16,7 @@
 #include "tuner/search/objective.h"
 #include "tuner/search/search_end.h"
 #include "tuner/search/simulator.h"
+#include "tuner/search/simulator_pool.h"
 
 namespace shardwright::tuner {
 
@@ -66,6 +67,8 @@ class Evaluator {
   LeastMemory least_memory(const Plan& plan, std::uint64_t family);
   /// The same of a plan whose family nobody may ask about.
   LeastMemory least_memory(const Plan& plan);
+  /// Whether that leaves room, sooner.
+  bool may_fit(const Plan& plan);
   /// Score by the simulated step; memory is not judged.
   double simulate(const Plan& plan);
   Judgement judge(const Plan& plan);

@@ -36,7 +36,7 @@ Search::Wanted of_framework(const FrameworkPlans& framework) {
 
 bool shares_data_alone(const Plan& plan, const Model& model, const FrameworkPlans& framework) {
   return plan.stack == framework.space.base.stack &&
-         has_closed_form(plan, model, framework.scenarios.front().profile.stack);
+         shares_data_alone(features_of(plan), model, framework.scenarios.front().profile.stack);
 }
 
 }  // namespace shardwright::tuner

@@ -27,7 +27,7 @@ FrameworkPlans plans_of(const Request& request, const Model& model,
 /// Whether a plan is that framework's.
 Search::Wanted of_framework(const FrameworkPlans& framework);
 
-/// Only data is shared: every rank has a replica of its own, and the simulator schedules its units.
+/// Whether a plan is that framework's, and its ranks share data alone.
 bool shares_data_alone(const Plan& plan, const Model& model, const FrameworkPlans& framework);
 
 }  // namespace shardwright::tuner

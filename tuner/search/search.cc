@@ -94,10 +94,8 @@ void Search::start() {
                          framework.scenarios.front().profile.stack.memory != MemoryManager::kStatic;
     for (std::size_t i = 0; i < framework.space.plans.size(); ++i) {
       const Plan& plan = framework.space.plans[i];
-      settings_.push_back(
-          {static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
-           evaluators_.front()[f].replays(plan), sparing,
-           has_closed_form(plan, model_, framework.scenarios.front().profile.stack)});
+      settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
+                           evaluators_.front()[f].replays(plan), sparing, plan.parallel.pp == 1});
     }
   }
   shortages_.assign(settings_.size(), {kFits});
@@ -148,7 +146,7 @@ bool Search::may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& 
   Candidate most = candidate;
   most.policy = static_cast<std::int16_t>(full - own.recomputations.begin());
   most.step = steps(most);
-  if (evaluator.least_memory(plan_of(most)).excess_bytes <= 0) return true;
+  if (evaluator.may_fit(plan_of(most))) return true;
   outcome.misfits += own.recomputes_nothing ? 1 : 0;
   for (const Recomputation& one : own.recomputations)
     outcome.misfits += own.steps(plan_of(candidate.setting), one);
@@ -158,7 +156,7 @@ bool Search::may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& 
 void Search::bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome) {
   candidate.stage = Stage::kOpen;
   try {
-    if (settings_[candidate.setting].scheduled && !may_fit(evaluator, candidate, outcome)) {
+    if (settings_[candidate.setting].one_stage && !may_fit(evaluator, candidate, outcome)) {
       candidate.stage = Stage::kGone;
       candidate.hopeless = true;
       return;
@@ -471,21 +469,51 @@ void Search::measure_shortages(const Wanted& wanted) {
   unmeasured_.clear();
 }
 
+/// Of a setting, what was noted, or by how much nothing and all that is recomputed go beyond memory
+/// where that was only known to be at least so much.
+std::vector<std::pair<Bytes, Search::Candidate>> Search::shortages_of(std::uint32_t setting) {
+  const Shortage& noted = shortages_[setting];
+  Candidate candidate;
+  candidate.setting = setting;
+  candidate.policy = noted.policy;
+  candidate.step = noted.step;
+  if (settings_[setting].one_stage) return {{noted.excess_bytes, candidate}};
+  std::vector<std::pair<Bytes, Candidate>> found;
+  const auto add = [&] {
+    const Plan plan = plan_of(candidate);
+    const Bytes excess = evaluator(0, setting).least_memory(plan).excess_bytes;
+    found.emplace_back(excess > 0 ? excess : noted.excess_bytes, candidate);
+  };
+  add();
+  for (std::size_t policy = 0; policy < space(setting).recomputations.size(); ++policy) {
+    candidate.policy = static_cast<std::int16_t>(policy);
+    candidate.step = steps(candidate);
+    add();
+  }
+  return found;
+}
+
 std::optional<Overshoot> Search::nearest(const Wanted& wanted) try {
   measure_shortages(wanted);
-  std::optional<std::uint32_t> least;
+  std::vector<std::uint32_t> order;
   for (std::uint32_t i = 0; i < settings_.size(); ++i) {
-    if (shortages_[i].excess_bytes == kFits || (wanted && !wanted(plan_of(i)))) continue;
-    if (!least || shortages_[i].excess_bytes < shortages_[*least].excess_bytes) least = i;
+    if (shortages_[i].excess_bytes != kFits && (!wanted || wanted(plan_of(i)))) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
+    return shortages_[a].excess_bytes < shortages_[b].excess_bytes;
+  });
+  std::optional<std::pair<Bytes, Candidate>> least;
+  for (const std::uint32_t i : order) {
+    if (least && shortages_[i].excess_bytes >= least->first) break;
+    for (const auto& [excess, candidate] : shortages_of(i)) {
+      if (!least || excess < least->first) least = {excess, candidate};
+    }
   }
   if (!least) return std::nullopt;
-  Candidate closest;
-  closest.setting = *least;
-  closest.step = shortages_[*least].step;
-  closest.policy = shortages_[*least].policy;
+  const Candidate& closest = least->second;
   const Plan plan = plan_of(closest);
-  return Overshoot{plan, evaluator(0, *least).judge(plan).excess_bytes,
-                   settings_[*least].framework};
+  return Overshoot{plan, evaluator(0, closest.setting).judge(plan).excess_bytes,
+                   settings_[closest.setting].framework};
 } catch (const SearchEnded&) {
   return std::nullopt;
 }

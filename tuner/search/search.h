@@ -19,6 +19,7 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "sim/core/base/worker_pool.h"
@@ -149,7 +150,7 @@ class Search {
     std::uint16_t framework = 0;
     bool replays = false;    // its full prediction knows more of memory than bounds do
     bool spares = false;     // it recomputes only as far as memory requires
-    bool scheduled = false;  // its bounds are dear: its units are written with their tensors
+    bool one_stage = false;  // its family is bounded as one, which is worth it where some plan fits
   };
   /// The least excess over memory among the plans of a setting that do not fit.
   struct Shortage {
@@ -216,6 +217,7 @@ class Search {
   Bytes allocator_bytes(Candidate of, std::int32_t step);
   std::int32_t first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond);
   void measure_shortages(const Wanted& wanted);
+  std::vector<std::pair<Bytes, Candidate>> shortages_of(std::uint32_t setting);
 
   const Judgement* judged(const Candidate& candidate) const;
   /// Keeps a judgement of a plan; whether it fits.

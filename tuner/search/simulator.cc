@@ -1,58 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/search/simulator.h"
 
-#include "sim/core/features.h"
-#include "sim/cost/scale.h"
+#include "sim/memory/reserved.h"
 
 namespace shardwright::tuner {
 
-bool has_closed_form(const Plan& plan, const Model& model, const Stack& stack) {
-  return !stack.optimizer.bucketed && model.is_plain() && !features_of(plan).any();
-}
-
-Simulator::Simulator(const Model& model, const profiles::Profile& profile, Predictors predictors)
-    : model_(model), profile_(profile), predictors_(std::move(predictors)) {}
+Simulator::Simulator(const Model& model, const profiles::Profile& profile,
+                     std::unique_ptr<sim::Predictor> predictor)
+    : model_(model), profile_(profile), predictor_(std::move(predictor)) {}
 
 sim::Predictor& Simulator::predictor() {
-  if (!predictors_.predictor)
-    predictors_.predictor = std::make_unique<sim::Predictor>(model_, profile_);
-  return *predictors_.predictor;
+  if (!predictor_) predictor_ = std::make_unique<sim::Predictor>(model_, profile_);
+  return *predictor_;
 }
 
 sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& options) {
   return predictor().predict(plan, options);
 }
 
-sim::ClosedForm& Simulator::closed() {
-  if (!predictors_.closed) predictors_.closed = std::make_unique<sim::ClosedForm>(model_, profile_);
-  return *predictors_.closed;
-}
-
 const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {
   const auto [at, is_new] = families_.try_emplace(family);
-  if (is_new) at->second = closed().family(plan);
+  if (is_new) at->second = predictor().bounds().family(plan);
   return at->second;
 }
 
 double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
-  if (!has_closed_form(plan, model_, profile_.stack)) return predictor().least_s(plan);
-  const sim::FamilyBounds& known = bounds(plan, family);
-  return static_cast<double>(known.step_ns[static_cast<std::size_t>(plan.ckpt_layers)]) * 1e-9 *
-         sim::scale_factor(profile_, plan);
+  if (plan.parallel.pp > 1) return predictor().bounds().least_pipeline_s(plan);
+  return bounds(plan, family).least_s[static_cast<std::size_t>(plan.ckpt_layers)];
 }
 
 Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
-  if (!has_closed_form(plan, model_, profile_.stack))
-    return predictor().parallel_memory_bytes(plan);
-  const sim::FamilyBounds& known = bounds(plan, family);
-  return known.allocated_bytes[static_cast<std::size_t>(plan.ckpt_layers)] +
-         profile_.cluster.gpu.runtime_bytes;
+  if (plan.parallel.pp > 1) return least_bytes_or_too_many(plan);
+  return bounds(plan, family).least_bytes[static_cast<std::size_t>(plan.ckpt_layers)];
 }
 
 Bytes Simulator::least_bytes(const Plan& plan) {
-  if (!has_closed_form(plan, model_, profile_.stack))
-    return predictor().parallel_memory_bytes(plan);
-  return closed().allocated_bytes(plan) + profile_.cluster.gpu.runtime_bytes;
+  return predictor().bounds().least_bytes(plan);
+}
+
+Bytes Simulator::least_bytes_or_too_many(const Plan& plan) {
+  return predictor().bounds().least_bytes_or_too_many(plan);
 }
 
 bool Simulator::knows_bytes(const Plan& plan) const {

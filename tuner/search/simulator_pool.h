@@ -10,27 +10,20 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/bounds/closed_form.h"
 #include "sim/predict.h"
 
 namespace shardwright::tuner {
 
-/// Of one profile, made when they are first asked for; of one thread at a time.
-struct Predictors {
-  std::unique_ptr<sim::Predictor> predictor;
-  std::unique_ptr<sim::ClosedForm> closed;
-};
-
 /// Of one model. Thread-safe.
 class SimulatorPool {
  public:
-  /// Those of a profile that `physics` names, or new ones.
-  Predictors take(const std::string& physics);
-  void give_back(const std::string& physics, Predictors predictors);
+  /// One of a profile that `physics` names; null where all are in use.
+  std::unique_ptr<sim::Predictor> take(const std::string& physics);
+  void give_back(const std::string& physics, std::unique_ptr<sim::Predictor> predictor);
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, std::vector<Predictors>> at_rest_;
+  std::unordered_map<std::string, std::vector<std::unique_ptr<sim::Predictor>>> at_rest_;
 };
 
 }  // namespace shardwright::tuner

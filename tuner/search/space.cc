@@ -67,7 +67,7 @@ class Writer {
   /// Whether ranks may share more than data.
   bool shares_replicas() const {
     const Stack& stack = profile_.stack;
-    if (stack.optimizer.bucketed || !model_.is_plain() || features_of(request_).any()) return true;
+    if (!shares_data_alone(features_of(request_), model_, stack)) return true;
     return divides_models(stack.parallel.features()) && request_.gpus > 1 &&
            profile_.cluster.devices_per_node == 0 && !holds_sharding(request_);
   }
@@ -177,7 +177,7 @@ class Writer {
   void write_plans(Plan plan, const std::vector<Batch>& batches) {
     for (const Numerics& numerics : numerics_) {
       plan.numerics = numerics;
-      scheduled_ = has_closed_form(plan, model_, profile_.stack);
+      data_alone_ = shares_data_alone(features_of(plan), model_, profile_.stack);
       for (const Strategy strategy : space_.strategies) {
         plan.strategy = strategy;
         if (takes(strategy, plan.parallel)) write_shard_groups(plan, batches);
@@ -195,7 +195,7 @@ class Writer {
 
   void write_shard_groups(Plan plan, const std::vector<Batch>& batches) {
     const std::vector<std::int64_t> whole{space_.base.shard_group};
-    const bool hybrid = scheduled_ && info_of(plan.strategy).hybrid;
+    const bool hybrid = data_alone_ && info_of(plan.strategy).hybrid;
     for (const std::int64_t group : hybrid ? shard_groups_ : whole) {
       plan.shard_group = group;
       for (const Batch& batch : batches) {
@@ -210,7 +210,7 @@ class Writer {
   bool is_legal(const Plan& plan) {
     try {
       check_plan(plan, model_, profile_.cluster.gpus_per_node);
-      if (!scheduled_) (void)sim::partition_layers(model_, plan, profile_.stack);
+      (void)sim::partition_layers(model_, plan, profile_.stack);
     } catch (const InvalidPlan& error) {
       if (!first_error_) first_error_ = error;
       return false;
@@ -240,18 +240,18 @@ class Writer {
     }
   }
 
-  /// What only units that are scheduled one by one tell apart.
+  /// What is tried where ranks share data alone.
   void write_units(const Plan& plan) {
     const bool arenas = profile_.stack.memory == MemoryManager::kStatic;
     std::vector<AttentionKind> attentions{request_.attention.value_or(AttentionKind::kFlash)};
     // This project's executor keeps no scores.
-    if (!request_.attention && scheduled_ && !arenas) attentions.push_back(AttentionKind::kEager);
+    if (!request_.attention && data_alone_ && !arenas) attentions.push_back(AttentionKind::kEager);
     std::vector<std::int64_t> loss_chunks{request_.loss_chunks.value_or(plan.loss_chunks)};
     // Logits of a large vocabulary may be most of the peak.
-    if (!request_.loss_chunks && scheduled_ && !arenas && model_.vocab >= kLargeVocabulary)
+    if (!request_.loss_chunks && data_alone_ && !arenas && model_.vocab >= kLargeVocabulary)
       loss_chunks.push_back(kLossChunks);
     std::vector<int> buffers{request_.buffers.value_or(plan.buffers)};
-    if (!request_.buffers && scheduled_ && uses_buffers(plan.strategy, profile_.stack))
+    if (!request_.buffers && data_alone_ && uses_buffers(plan.strategy, profile_.stack))
       buffers.assign(std::begin(kBuffers), std::end(kBuffers));
     for (const AttentionKind attention : attentions) {
       for (const std::int64_t chunks : loss_chunks) {
@@ -260,7 +260,7 @@ class Writer {
           written.attention = attention;
           written.loss_chunks = chunks;
           written.buffers = count;
-          if (space_.fills_buffers && scheduled_) written.prefetch = count - 1;
+          if (space_.fills_buffers && data_alone_) written.prefetch = count - 1;
         }
       }
     }
@@ -276,7 +276,7 @@ class Writer {
   bool shares_;
   GivenParallelism given_;  // with the settings that are tried
   Plan base_;
-  bool scheduled_ = false;
+  bool data_alone_ = false;
   std::optional<InvalidPlan> first_error_;
 };
 
@@ -370,6 +370,10 @@ bool Space::assumes_batch(const Plan& plan) const {
   return usual_global_batch > 0 && (always_shares_batch || plan.parallel.replica() > 1);
 }
 
+bool shares_data_alone(Features asked, const Model& model, const Stack& stack) {
+  return !stack.optimizer.bucketed && model.is_plain() && !asked.any();
+}
+
 Space space_of(const Request& request, const Model& model, const profiles::Profile& profile) {
   Space space;
   space.base = base_of(request, profile);
@@ -378,8 +382,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   sim::check_modelled(model, space.base, profile);
   set_recomputation(request, model, profile.stack, space);
   space.strategies = strategies_of(request, profile.stack);
-  space.always_shares_batch =
-      profile.stack.optimizer.bucketed || !model.is_plain() || features_of(request).any();
+  space.always_shares_batch = !shares_data_alone(features_of(request), model, profile.stack);
   if (!request.global_batch && !request.grad_accum)
     space.usual_global_batch = usual_batch(request, model);
   Writer writer(request, model, profile, space);

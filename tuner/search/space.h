@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/core/features.h"
 #include "tuner/search/request.h"
 
 namespace shardwright::tuner {
@@ -43,6 +44,10 @@ struct Space {
   /// Whether the batch of this plan is the usual one, because nobody gave any.
   bool assumes_batch(const Plan& plan) const;
 };
+
+/// Whether ranks have nothing but data in common: dense layers, sharded without buckets, and
+/// nothing else asked for. Every way to shard and to compute is tried then.
+bool shares_data_alone(Features asked, const Model& model, const Stack& stack);
 
 /// Of the loss, where the search considers pieces at all: with this many the logits no longer
 /// count.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why this plan: every knob of the chosen plan moved one step, and predicted anew.
 //
-// Where units are scheduled one by one, all else stays equal: a step is the next number of layers,
+// Where ranks share data alone, all else stays equal: a step is the next number of layers,
 // the next micro-batch of the same global batch, half or twice the shard group; of a knob without
 // an order, the best of its other values (knob_steps.cc). Sizes of tensor, pipeline, context and
 // expert parallelism are halved and doubled, the batch kept (size_steps.cc): the ranks that a
@@ -42,7 +42,7 @@ struct KnobStep {
 std::vector<KnobStep> steps_of(Search& search, const Model& model, const Request& request,
                                const SearchOptions& options, const Found& choice);
 
-/// Of a plan whose units are scheduled one by one.
+/// Of a plan whose ranks share data alone.
 std::vector<KnobStep> knob_steps(Search& search, const Model& model, const Request& request,
                                  const Found& choice);
 /// Of any other.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/pipeline/unit_bounds.h"
+#include "sim/bounds/unit_bounds.h"
 
 #include <algorithm>
 #include <functional>
@@ -34,19 +34,9 @@ ChunkContent every_kind(const Model& model) {
   return content;
 }
 
-/// Whether every micro-batch reduces its gradients.
-bool reduces_each(const Plan& plan) {
-  return plan.parallel.pp == 1 && info_of(plan.strategy).shards == Sharded::kParameters;
-}
-
-/// The plan on as few ranks as hold its experts, so that nothing is padded for more; on its own
-/// where they gather and reduce in every micro-batch.
+/// The plan on as few ranks as hold its experts, so that nothing is padded for more.
 Plan on_fewest_ranks(const Plan& plan) {
   Plan few = plan;
-  if (reduces_each(plan)) {
-    few.grad_accum = std::min<std::int64_t>(plan.grad_accum, 2);
-    return few;
-  }
   Parallelism& p = few.parallel;
   p.pp = 2;
   p.virtual_stages = 1;
@@ -78,10 +68,6 @@ LeastPass UnitBounds::least(std::uint32_t block_index) {
     op_costs_[i].host_ns = 0;
     if (op.work.kind == WorkKind::kHost) continue;
     const bool exposed = op.collective && op.collective.overlap == Overlap::kNone;
-    // What a unit gathers for another one depends on which that is.
-    const bool shards = op.work.kind == WorkKind::kCollective && !op.collective &&
-                        op.work.group == CommGroup::kShard && op.target == 0;
-    if (shards) sum.sharding_ns += op_costs_[i].alone_ns;
     if (op.stream == 0 || exposed) sum.device_ns += op_costs_[i].alone_ns;
     if (op.stream == 0 && op.deferrable) sum.delayed_ns += op_costs_[i].alone_ns;
     overlaps_units |=
@@ -102,23 +88,11 @@ void UnitBounds::add(const Plan& plan, const Layout& layout, const LayerPrograms
   lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs, content, schedule_);
   schedule_.layout = layout;
   costs_.cost_of_units(schedule_, op_costs_);
-  if (!info_of(plan.strategy).reshards) {
-    // Gathered for the first micro-batch alone.
-    for (std::size_t i = 0; i < op_costs_.size(); ++i) {
-      const OpKind kind = schedule_.ops[i].kind;
-      const bool gathers =
-          kind == OpKind::kAllGather || kind == OpKind::kCastShard || kind == OpKind::kCopyOut;
-      if (gathers && !schedule_.ops[i].collective) op_costs_[i] = {};
-    }
-  }
   const std::vector<Section> written = schedule_.sections;
-  std::vector<std::size_t> steady = {static_cast<std::size_t>(ChunkSection::kForward),
-                                     static_cast<std::size_t>(ChunkSection::kBackward)};
-  if (plan.parallel.pp == 1) steady = {1};  // the first micro-batch adds nothing up
   // Of a kind that the chunk has twice, one layer stands for both.
   std::array<std::int32_t, kLayerKinds> stands{};
-  for (const std::size_t at : steady) {
-    const Section& section = written[at];
+  for (const ChunkSection steady : {ChunkSection::kForward, ChunkSection::kBackward}) {
+    const Section& section = written[static_cast<std::size_t>(steady)];
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
       const Phase phase = schedule_.blocks[b].phase;
@@ -165,16 +139,12 @@ UnitBounds::Units UnitBounds::units(const Plan& plan) {
   // Between reductions all that is summed in buckets is alike.
   const bool one_kind =
       profile_.stack.optimizer.bucketed && info_of(plan.strategy).shards != Sharded::kParameters;
-  const bool each = reduces_each(plan);
   const auto key_of = [&](const Plan& of) {
     return Key{ListKey(of),
                one_kind ? Strategy::kSingle : plan.strategy,
                {layout.domain, layout.members_in_domain(CommGroup::kTensor),
                 layout.members_in_domain(CommGroup::kContext),
-                layout.members_in_domain(CommGroup::kExpert), layout.ranks > 1, each,
-                each ? layout.group(CommGroup::kShard).size : 0,
-                each ? layout.members_in_domain(CommGroup::kShard) : 0,
-                each ? layout.group(CommGroup::kExpertData).size : 0}};
+                layout.members_in_domain(CommGroup::kExpert), layout.ranks > 1}};
   };
   const Plan plain = without_recomputation(plan);
   const auto [of_plain, is_new] = plain_.try_emplace(key_of(plain));
@@ -188,18 +158,15 @@ UnitBounds::Units UnitBounds::units(const Plan& plan) {
   return units;
 }
 
-UnitBounds::Chunk UnitBounds::of(const Plan& plan, const Units& known,
-                                 const ChunkContent& content) const {
+UnitBounds::Chunk UnitBounds::of(const Units& known, const ChunkContent& content) const {
   Chunk sum;
-  const bool whole = plan.parallel.pp == 1;
   const auto add = [&](const Chunk& unit, std::int64_t times) {
     sum.forward.add(unit.forward, times);
     sum.backward.add(unit.backward, times);
   };
   add(known.embedding, content.embedding ? 1 : 0);
   for (std::int64_t i = 0; i < content.layers; ++i) {
-    const bool again = whole ? plan.checkpointed(i) : i < content.recomputed;
-    add(known.layer[model_.kind(content.first_layer + i).index()][again], 1);
+    add(known.layer[model_.kind(content.first_layer + i).index()][i < content.recomputed], 1);
   }
   const bool whole_ending = content.head && content.extra_predictions > 0 &&
                             content.extra_predictions == model_.mtp_layers;

@@ -1,25 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The least time of a step, without its pipeline's walk.
-//
-// What the recurrence (sim/pipeline) adds up is known before it runs: a stage computes all of its
-// passes one after another, starts no sooner than the first micro-batch has come through the first
-// chunks of the stages before it, and its last backward has yet to go back through them. So for
-// every stage s
-//
-//   end >= sum_{q < s} F_q + m sum_c (F_sc + B_sc) + sum_{q < s} B_q
-//
-// with F_q and B_q the passes of the first chunk of stage q. With equal stages and no transfers
-// that is the closed form of 1F1B and of interleaving, so there the bound is off by transfers and
-// by waits of uneven stages only. Where weight gradients are passes of their own, they may be the
-// last that a stage does: either they count or the way back through the stages before it. Schedules
-// in the shape of a V have no such order; their bound is the busiest stage. What follows the passes
-// (reductions, the update) counts nothing; passes count what their units take at least
-// (unit_bounds.h).
+#include "sim/bounds/pipeline_bound.h"
+
 #include <algorithm>
 
 #include "sim/core/base/seconds.h"
-#include "sim/pipeline/pipeline_step.h"
-#include "sim/program/program_writer.h"
+#include "sim/core/pipeline_shape.h"
 
 namespace shardwright::sim {
 namespace {
@@ -72,27 +57,21 @@ class PipelineBound {
 
 }  // namespace
 
-double PipelineSimulator::least_s(const Plan& plan) {
+double pipeline_bound_s(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                        UnitBounds& passes) {
   const PipelineShape shape = pipeline_shape(plan);
-  const std::vector<ChunkContent> parts = partition_layers(model_, plan, profile_.stack);
-  const double host_step_s = profile_.stack.host.step_s;
-  const UnitBounds::Units units = bounds_.units(plan);
-  if (shape.stages == 1) {
-    // The host runs ahead through all of the step.
-    UnitBounds::Chunk chunk = bounds_.of(plan, units, parts.front());
-    chunk.forward.add(chunk.backward);
-    return seconds_of(shape.micro_batches * chunk.forward.least_ns()) + host_step_s;
-  }
-  const std::int64_t most = profile_.stack.parallel.userbuffers.deferred_head_gradients;
+  const std::vector<ChunkContent> parts = partition_layers(model, plan, profile.stack);
+  const UnitBounds::Units units = passes.units(plan);
+  const std::int64_t most = profile.stack.parallel.userbuffers.deferred_head_gradients;
   PipelineBound bound(shape);
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const UnitBounds::Chunk chunk = bounds_.of(plan, units, of_chunk(parts, shape, {stage, c}));
+      const UnitBounds::Chunk chunk = passes.of(units, of_chunk(parts, shape, {stage, c}));
       bound.add(chunk, std::min(most, plan.grad_accum) * chunk.head_delayed_ns);
     }
     bound.end_stage();
   }
-  return seconds_of(bound.least_ns()) + host_step_s;
+  return seconds_of(bound.least_ns()) + profile.stack.host.step_s;
 }
 
 }  // namespace shardwright::sim

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The least that passes take, unit by unit: the engine times each kind of unit alone, as the
-// strategy writes it, and units follow one another. What overlaps units (collectives of the
-// strategy, or of another micro-batch) counts nothing. Kept for plans whose units are the same, so
-// that a search bounds many pipelines at the cost of one.
+// The least that passes of a pipeline take, unit by unit: the engine times each kind of unit alone,
+// as the strategy writes it, and units follow one another. What overlaps units (collectives of
+// another micro-batch) counts nothing. Kept for plans whose units are the same, so that a search
+// bounds many pipelines at the cost of one.
 #pragma once
 
 #include <algorithm>
@@ -23,15 +23,14 @@
 
 namespace shardwright::sim {
 
-/// Of the compute stream, the host and the sharding group's stream; they add up over units.
+/// Of the compute stream and the host; they add up over units.
 struct LeastPass {
-  Nanoseconds device_ns = 0, host_ns = 0, sharding_ns = 0;
+  Nanoseconds device_ns = 0, host_ns = 0;
   Nanoseconds delayed_ns = 0;  // of device_ns: weight gradients
-  Nanoseconds least_ns() const { return std::max({device_ns, host_ns, sharding_ns}); }
+  Nanoseconds least_ns() const { return std::max(device_ns, host_ns); }
   void add(const LeastPass& other, std::int64_t times = 1) {
     device_ns += times * other.device_ns;
     host_ns += times * other.host_ns;
-    sharding_ns += times * other.sharding_ns;
     delayed_ns += times * other.delayed_ns;
   }
 };
@@ -52,13 +51,13 @@ class UnitBounds {
   };
   Units units(const Plan& plan);
   /// Of a chunk of such units.
-  Chunk of(const Plan& plan, const Units& units, const ChunkContent& content) const;
+  Chunk of(const Units& units, const ChunkContent& content) const;
 
  private:
   struct Key {
     ListKey list;
     Strategy strategy;
-    std::array<std::int64_t, 9> places{};
+    std::array<std::int64_t, 5> places{};
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {

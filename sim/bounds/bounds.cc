@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/bounds/bounds.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "sim/bounds/closed_memory.h"
+#include "sim/bounds/closed_time.h"
+#include "sim/bounds/pipeline_bound.h"
+#include "sim/bounds/step_stretches.h"
+#include "sim/core/placement.h"
+#include "sim/cost/cost.h"
+#include "sim/cost/scale.h"
+#include "sim/memory/reserved.h"
+#include "sim/memory/stage_memory.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::sim {
+
+struct Bounds::State {
+  State(const Model& m, const profiles::Profile& p, ProgramCache& cache)
+      : model(m), profile(p), programs(cache), costs(p), memory(m, p, cache), passes(m, p) {}
+
+  const Model& model;
+  const profiles::Profile& profile;
+  ProgramCache& programs;
+  CostModel costs;
+  StageMemory memory;
+  UnitBounds passes;
+  Schedule none, all;
+  std::vector<OpCost> none_costs, all_costs;
+  StretchFinder finder;
+  StepStretches stretches;        // of `none`
+  std::optional<Plan> none_plan;  // what `none` was lowered from
+
+  /// Families that differ in what they recompute share the schedule without checkpoints.
+  void lower_none(Plan plan) {
+    plan.ckpt_layers = 0;
+    plan.recompute = Recompute::kNone;
+    plan.pieces = 0;
+    if (none_plan == plan) return;
+    none_plan.reset();
+    lower_with(plan, none, none_costs);
+    stretches = finder.find(none, none_costs);
+    none_plan = plan;
+  }
+
+  Bytes fullest_bytes(const Plan& plan, const std::vector<ChunkContent>& parts) {
+    Bytes most = 0;
+    for (const MemoryLevel& stage : memory.levels(plan, parts, StageMemory::Stages::kFullest))
+      most = std::max(most, least_reserved_bytes(stage.peak(), plan, profile.stack));
+    return most;
+  }
+
+  void lower_with(const Plan& plan, Schedule& schedule, std::vector<OpCost>& op_costs) {
+    lower(model, plan, profile.stack, profile.cluster, programs.at(plan), schedule);
+    costs.cost(schedule, op_costs);
+  }
+};
+
+Bounds::Bounds(const Model& model, const profiles::Profile& profile, ProgramCache& programs)
+    : state_(std::make_unique<State>(model, profile, programs)) {}
+Bounds::~Bounds() = default;
+
+FamilyBounds Bounds::family(const Plan& plan) {
+  State& s = *state_;
+  Plan edge = plan;
+  edge.ckpt_layers = 0;
+  check_plan(edge, s.model, s.profile.cluster.gpus_per_node);
+  edge.ckpt_stride = 1;
+  s.lower_none(edge);
+  const bool recomputes = plan.recompute != Recompute::kNone;
+  if (recomputes) {
+    edge.ckpt_layers = s.model.layers;
+    s.lower_with(edge, s.all, s.all_costs);
+  }
+  const Schedule& all = recomputes ? s.all : s.none;
+  const std::vector<OpCost>& all_costs = recomputes ? s.all_costs : s.none_costs;
+
+  const ClosedMemory memory(s.none, all, s.profile.stack.memory);
+  const ClosedTime time(s.stretches, s.none, s.none_costs, all, all_costs);
+  const std::int64_t most = recomputes ? ceil_div(s.model.layers, plan.ckpt_stride) : 0;
+  std::vector<MemoryPeak> peaks;
+  if (plan.ckpt_stride == 1 && recomputes) {
+    peaks = memory.peaks_of_prefixes();
+  } else {
+    for (std::int64_t k = 0; k <= most; ++k) peaks.push_back(memory.peak(k, plan.ckpt_stride));
+  }
+  const Bytes runtime = runtime_bytes(s.profile, plan);
+  const double scale = scale_factor(s.profile, plan);
+  FamilyBounds bounds;
+  for (const MemoryPeak& peak : peaks)
+    bounds.least_bytes.push_back(runtime + least_reserved_bytes(peak, plan, s.profile.stack));
+  for (std::int64_t k = 0; k <= most; ++k)
+    bounds.least_s.push_back(static_cast<double>(time.bound_ns(k)) * 1e-9 * scale);
+  return bounds;
+}
+
+double Bounds::least_pipeline_s(const Plan& plan) {
+  State& s = *state_;
+  return pipeline_bound_s(s.model, s.profile, plan, s.passes) * scale_factor(s.profile, plan);
+}
+
+Bytes Bounds::least_bytes(const Plan& plan) {
+  State& s = *state_;
+  const std::vector<ChunkContent> parts = partition_layers(s.model, plan, s.profile.stack);
+  return runtime_bytes(s.profile, plan) + s.fullest_bytes(plan, parts);
+}
+
+Bytes Bounds::least_bytes_or_too_many(const Plan& plan) {
+  State& s = *state_;
+  const Bytes runtime = runtime_bytes(s.profile, plan);
+  const std::vector<ChunkContent> parts = partition_layers(s.model, plan, s.profile.stack);
+  const Bytes held = s.memory.held_bytes(plan, parts) + runtime;
+  const bool too_many = held > s.profile.cluster.memory_bytes_per_rank(plan.gpus);
+  return too_many ? held : runtime + s.fullest_bytes(plan, parts);
+}
+
+}  // namespace shardwright::sim
