@@ -3,7 +3,6 @@
 // agree with one another.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

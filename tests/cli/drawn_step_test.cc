@@ -4,7 +4,6 @@
 #include "cli/render/drawn_step.h"
 
 #include <fmt/core.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
