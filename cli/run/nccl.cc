@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/run/rank_devices.h"
@@ -23,7 +22,7 @@ namespace {
 
 /// What must be the same on all ranks, short enough to be shown when it is not.
 std::string fingerprint(const RunOptions& options) {
-  const std::string text = plan_to_json(options.plan).dump() + options.config;
+  const std::string text = plan_text(options.plan) + options.config;
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return fmt::format("shardwright {}, {} steps, seed {}, model and plan {:016x}",

@@ -59,6 +59,10 @@ nlohmann::ordered_json plan_to_json(const Plan& plan) {
   return object;
 }
 
+std::string plan_text(const Plan& plan) {
+  return plan_to_json(plan).dump();
+}
+
 Plan plan_from_json(const JsonReader& given) {
   std::set<std::string, std::less<>> asked;
   const JsonReader object = given.noting(asked);

@@ -38,6 +38,8 @@ struct PlanDocument {
 
 /// The "plan" object of plan files and of `tune --json`, with all knobs in a stable order.
 nlohmann::ordered_json plan_to_json(const Plan& plan);
+/// The same as text, on one line.
+std::string plan_text(const Plan& plan);
 
 /// The plan in such an object. Throws Error naming file, key and value; check_plan has still to see
 /// whether the knobs fit a model and a cluster.

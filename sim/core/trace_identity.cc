@@ -47,7 +47,7 @@ void compare_members(const Json& mine, const Json& other, const std::string& who
 TraceNotes notes_of(const TraceIdentity& identity) {
   return {{kModel, identity.model},
           {kConfig, identity.model_config},
-          {kPlan, plan_to_json(identity.plan).dump()},
+          {kPlan, plan_text(identity.plan)},
           {"stack", identity.plan.stack},
           {kPerNode, fmt::format("{}", identity.gpus_per_node)}};
 }

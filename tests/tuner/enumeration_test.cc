@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -304,7 +303,7 @@ TEST_P(Enumeration, NoPlanIsBetterThanTheAnswer) {
   EXPECT_EQ(search.counts().considered, count);
   ASSERT_EQ(found.empty(), best == std::numeric_limits<double>::infinity());
   if (found.empty()) return;
-  EXPECT_DOUBLE_EQ(found.front().score, best) << plan_to_json(found.front().plan()).dump();
+  EXPECT_DOUBLE_EQ(found.front().score, best) << plan_text(found.front().plan());
   EXPECT_LT(search.counts().simulated, count) << "it prunes";
 }
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -224,12 +223,12 @@ TEST(Search, RefusesUnseenOnlyWhatReplayingEveryPlanRefuses) {
         const bool without = evaluator.judge(plan).fits;
         const auto least = without ? std::optional<std::int64_t>(0)
                                    : replayed_fewest(evaluator, space, plan, policy);
-        ASSERT_EQ(found.empty(), !least) << plan_to_json(plan).dump();
+        ASSERT_EQ(found.empty(), !least) << plan_text(plan);
         if (found.empty()) {
           ++refused;
           continue;
         }
-        EXPECT_EQ(found.front().plan().ckpt_layers, *least) << plan_to_json(plan).dump();
+        EXPECT_EQ(found.front().plan().ckpt_layers, *least) << plan_text(plan);
         edges += *least > 1 ? 1 : 0;
       }
     }
