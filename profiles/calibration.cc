@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::profiles {

@@ -12,7 +12,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,20 +19,12 @@
 #include "profiles/cost_group.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/observation.h"
-#include "sim/core/base/json_file.h"
-#include "sim/core/product_layout.h"
+
+namespace shardwright {
+class JsonReader;
+}
 
 namespace shardwright::profiles {
-
-/// A GEMM as timed, alone on the device and per product: in place of the formula.
-struct MeasuredProduct {
-  std::int64_t m = 0, n = 0, k = 0;
-  int dtype_bytes = 2;
-  int sharers = 1;     // ranks that shared the device
-  double seconds = 0;  // of a stack whose gemm_efficiency is 1
-  std::int64_t count = 0;
-  std::optional<ProductLayout> layout;  // none: of no particular one
-};
 
 /// All timings of one distinct operation: equal work, group and stretch of contention.
 struct MeasuredRow {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::profiles {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "profiles/calibration.h"
-#include "profiles/fields.h"
 #include "profiles/gpu_file.h"
+#include "profiles/origin.h"
 #include "sim/core/cluster.h"
 #include "sim/core/product_choices.h"
 

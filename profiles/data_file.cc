@@ -110,11 +110,10 @@ fs::path shipped_file(DataKind kind, const std::string& given) {
   return file;
 }
 
-JsonFile load_json(const fs::path& path) {
+JsonFile load_json(const std::string& path) {
   constexpr JsonLimits kLimits{.max_bytes = std::size_t{4} << 20};
-  if (!path.string().ends_with(kPacked)) return JsonFile::load(path, kLimits);
-  return JsonFile::parse(read_unpacked(path, kLimits.max_bytes, "a data file"), path.string(),
-                         kLimits);
+  if (!path.ends_with(kPacked)) return JsonFile::load(path, kLimits);
+  return JsonFile::parse(read_unpacked(path, kLimits.max_bytes, "a data file"), path, kLimits);
 }
 
 /// The file's name without .json and .gz.

@@ -8,12 +8,10 @@
 // from: build it, use it, drop it.
 //
 // In data files a value is {"value": .., "unit": .., "source": .., "confidence": .., "date": ..}
-// or, in a user's own file, just the value. Where a value came from is kept beside the structs, by
-// path, in Origins.
+// or, in a user's own file, just the value.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +19,7 @@
 #include <vector>
 
 #include "profiles/cost_group.h"
+#include "profiles/origin.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/stack.h"
 
@@ -68,14 +67,6 @@ struct Field {
     return *this;
   }
 };
-
-/// Where a value comes from. All but `source` may be empty.
-struct Origin {
-  std::string source;
-  std::string confidence;  // high, medium, low, inferred or uncertain
-  std::string date;        // ISO: 2025, 2025-06 or 2025-06-30
-};
-using Origins = std::map<std::string, Origin, std::less<>>;
 
 class FieldList {
  public:

@@ -9,6 +9,7 @@
 
 #include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
+#include "profiles/gpu_file.h"
 #include "profiles/kept_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
@@ -71,6 +72,12 @@ void read_if_there(const JsonReader& from, std::string_view key, Sourced<Params>
   }
 }
 
+std::vector<std::string> ids_in(const GpuCosts& costs) {
+  std::vector<std::string> ids;
+  for (const auto& [id, cost] : costs.gpus) ids.push_back(id);
+  return ids;
+}
+
 }  // namespace
 
 ErrorSummary read_errors(const JsonReader& parent, std::string_view key) {
@@ -84,13 +91,12 @@ ErrorSummary read_errors(const JsonReader& parent, std::string_view key) {
 
 const GpuCost& GpuCosts::at(const std::string& id) const {
   if (const auto found = gpus.find(id); found != gpus.end()) return found->second;
-  std::vector<std::string> known;
-  for (const auto& [name, cost] : gpus) known.push_back(name);
+  const std::vector<std::string> known = ids_in(*this);
   throw Error(fmt::format("no cost parameters for the GPU '{}'{}, expected one of {}", id,
                           did_you_mean(id, known), fmt::join(known, ", ")));
 }
 
-GpuCosts load_gpu_costs(const std::filesystem::path& file) {
+GpuCosts load_gpu_costs(const std::string& file) {
   const JsonFile document = JsonFile::load(file);
   const JsonReader root = document.root();
   root.require_choice("schema", {kSchema});
@@ -125,6 +131,16 @@ GpuCosts load_gpu_costs(const std::filesystem::path& file) {
 GpuCosts load_gpu_costs() {
   static KeptFiles<GpuCosts> kept(&load_gpu_costs);
   return *kept.get(data_dir() / "fitted" / "gpu_cost.json");
+}
+
+GpuCost cost_of(const GpuFile& gpu, const GpuCosts& costs) {
+  if (!costs.gpus.contains(gpu.cost_as)) {
+    throw Error(fmt::format(
+        "gpu '{}' has no cost parameters of its own; its file needs a \"cost_as\" that names the "
+        "most similar of those that have: {}",
+        gpu.gpu.id, fmt::join(ids_in(costs), ", ")));
+  }
+  return costs.at(gpu.cost_as);
 }
 
 }  // namespace shardwright::profiles

@@ -9,14 +9,18 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 
 #include "profiles/gpu_params.h"
-#include "sim/core/base/json_file.h"
+
+namespace shardwright {
+class JsonReader;
+}
 
 namespace shardwright::profiles {
+
+struct GpuFile;
 
 /// Relative errors |predicted / measured - 1|, as fractions.
 struct ErrorSummary {
@@ -69,8 +73,12 @@ struct GpuCosts {
   const GpuCost& at(const std::string& id) const;
 };
 
-GpuCosts load_gpu_costs(const std::filesystem::path& file);
+GpuCosts load_gpu_costs(const std::string& file);
 /// The shipped file, `data_dir()`/fitted/gpu_cost.json.
 GpuCosts load_gpu_costs();
+
+/// A GPU's own, or those of the one that its file calls similar. Throws Error when it names none
+/// that has any.
+GpuCost cost_of(const GpuFile& gpu, const GpuCosts& costs);
 
 }  // namespace shardwright::profiles

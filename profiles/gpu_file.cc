@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "profiles/fields.h"
+#include "profiles/origin.h"
 #include "sim/core/cluster.h"
 
 namespace shardwright::profiles {
+
+class FieldList;
 
 struct GpuFile {
   Gpu gpu;

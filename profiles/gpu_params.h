@@ -8,6 +8,10 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <optional>
+
+#include "sim/core/product_layout.h"
 
 namespace shardwright::profiles {
 
@@ -33,6 +37,16 @@ struct GemmParams {
   double throttle = 0;            ///< long kernels are slower than short ones by this share ...
   double throttle_s = 1e-3;       ///< ... half of which has set in at this duration
   double sustained_factor = 0.9;  ///< multiplies e under training load (power, temperature)
+};
+
+/// A GEMM as timed, alone on the device and per product: in place of the formula.
+struct MeasuredProduct {
+  std::int64_t m = 0, n = 0, k = 0;
+  int dtype_bytes = 2;
+  int sharers = 1;     // ranks that shared the device
+  double seconds = 0;  // of a stack whose gemm_efficiency is 1
+  std::int64_t count = 0;
+  std::optional<ProductLayout> layout;  // none: of no particular one
 };
 
 /// Products in fewer bits: the same tiles at another peak (sim/cost/gemm_cost.h). A share is what

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -17,11 +18,11 @@ namespace shardwright::profiles {
 template <typename Value>
 class KeptFiles {
  public:
-  using Read = Value (*)(const std::filesystem::path&);
+  using Read = Value (*)(const std::string&);
   explicit KeptFiles(Read read) : read_(read) {}
 
   /// Never null. Throws what the reader throws, and keeps nothing then.
-  std::shared_ptr<const Value> get(const std::filesystem::path& file) {
+  std::shared_ptr<const Value> get(const std::string& file) {
     std::error_code unknown;
     const Stamp stamp{std::filesystem::last_write_time(file, unknown),
                       std::filesystem::file_size(file, unknown)};
@@ -42,7 +43,7 @@ class KeptFiles {
 
   Read read_;
   std::mutex mutex_;
-  std::map<std::filesystem::path, Kept> kept_;
+  std::map<std::string, Kept> kept_;
 };
 
 }  // namespace shardwright::profiles

@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "profiles/cluster_file.h"
 #include "profiles/cost_fields.h"
 #include "profiles/data_file.h"
-#include "profiles/gpu_costs_of.h"
+#include "profiles/fields.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/nearest.h"
 

@@ -11,15 +11,18 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/cluster_file.h"
-#include "profiles/fields.h"
+#include "profiles/cost_group.h"
 #include "profiles/gpu_cost.h"
-#include "profiles/stack_file.h"
+#include "profiles/origin.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/cluster.h"
 #include "sim/core/stack.h"
 
 namespace shardwright::profiles {
+
+class FieldList;
+struct ClusterFile;
+struct StackFile;
 
 struct Profile {
   Cluster cluster;

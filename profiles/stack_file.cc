@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
 #include "profiles/parallel_fields.h"
 #include "profiles/release_date.h"
 #include "profiles/stack_ranges.h"

@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <string>
 
-#include "profiles/fields.h"
+#include "profiles/origin.h"
 #include "sim/core/stack.h"
 
 namespace shardwright::profiles {
+
+class FieldList;
 
 struct StackFile {
   Stack stack;

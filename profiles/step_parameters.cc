@@ -7,6 +7,7 @@
 #include <set>
 
 #include "profiles/data_dir.h"
+#include "profiles/fields.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"

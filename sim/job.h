@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "profiles/cluster_file.h"
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"

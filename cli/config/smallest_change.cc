@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "profiles/ledger/usual_stack.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/plan_json.h"
 #include "tuner/advice/lighter_training.h"

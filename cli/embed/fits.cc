@@ -13,6 +13,7 @@
 #include "profiles/batch_laws.h"
 #include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
+#include "profiles/fields.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/ledger/whole_runs.h"

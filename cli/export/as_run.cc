@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/invalid_plan.h"
 
 namespace shardwright::cli {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/export/framework_plans.h"
 
+#include "profiles/stack_file.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/rack.h"
 #include "sim/uncertainty/headroom.h"

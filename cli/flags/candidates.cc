@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "profiles/ledger/usual_stack.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/rack.h"
 #include "sim/core/trained_families.h"

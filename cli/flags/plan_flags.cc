@@ -12,6 +12,7 @@
 #include "profiles/ledger/usual_stack.h"
 #include "profiles/node_network.h"
 #include "profiles/prices/power_limit.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_json.h"

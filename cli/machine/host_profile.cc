@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cli/machine/processor.h"
+#include "profiles/stack_file.h"
 #include "sim/calibrate/gather.h"
 
 namespace shardwright::cli {

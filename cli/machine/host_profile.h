@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "profiles/cluster_file.h"
 #include "profiles/profile.h"
 
 namespace shardwright::cli {

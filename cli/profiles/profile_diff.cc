@@ -11,6 +11,7 @@
 
 #include "cli/profiles/profile_kind.h"
 #include "cli/render/text/quantity.h"
+#include "profiles/fields.h"
 #include "sim/core/base/error.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/work_time.h"

@@ -8,6 +8,7 @@
 
 #include "cli/machine/host_profile.h"
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/trained_precision.h"
 #include "sim/pipeline/places_free.h"

@@ -23,6 +23,7 @@
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/usual_stack.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/rack.h"

@@ -201,9 +201,8 @@ class ValidateVerb : public Verb {
           "one of the two.");
     }
     const std::string own = sim::left_out_file(ledger_);
-    return profiles::load_held_out(!ledger_.empty() && std::filesystem::exists(own)
-                                       ? std::filesystem::path(own)
-                                       : profiles::shipped_residuals());
+    return profiles::load_held_out(
+        !ledger_.empty() && std::filesystem::exists(own) ? own : profiles::shipped_residuals());
   }
 
   sim::Validation validate(const std::vector<profiles::LedgerRow>& rows,

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/words.h"

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/fields.h"
+#include "profiles/origin.h"
 
 namespace shardwright::profiles {
 

@@ -79,11 +79,11 @@ std::string_view name_of(Novelty novelty) {
   return name_in(kNoveltyNames, novelty);
 }
 
-std::filesystem::path shipped_residuals() {
+std::string shipped_residuals() {
   return data_dir() / "fitted" / "residuals.json";
 }
 
-Uncertainty load_uncertainty(const std::filesystem::path& file) {
+Uncertainty load_uncertainty(const std::string& file) {
   const JsonFile document = open(file);
   const JsonReader root = document.root();
   Uncertainty result;
@@ -104,12 +104,12 @@ Uncertainty load_uncertainty(const std::filesystem::path& file) {
 }
 
 Uncertainty load_uncertainty() {
-  const std::filesystem::path file = shipped_residuals();
+  const std::string file = shipped_residuals();
   static KeptFiles<Uncertainty> kept(&load_uncertainty);
   return std::filesystem::exists(file) ? *kept.get(file) : Uncertainty{};
 }
 
-HeldOutRecord load_held_out(const std::filesystem::path& file) {
+HeldOutRecord load_held_out(const std::string& file) {
   const JsonFile document = open(file);
   const JsonReader root = document.root();
   const auto count = [](const JsonReader& from, const char* key) {

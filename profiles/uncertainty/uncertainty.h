@@ -9,7 +9,6 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -75,12 +74,12 @@ struct HeldOutRecord {
 };
 
 /// The shipped file, `data_dir()`/fitted/residuals.json.
-std::filesystem::path shipped_residuals();
+std::string shipped_residuals();
 
 /// Throws Error, as load_held_out does.
-Uncertainty load_uncertainty(const std::filesystem::path& file);
+Uncertainty load_uncertainty(const std::string& file);
 /// The shipped one; of a data folder without that file nothing is known.
 Uncertainty load_uncertainty();
-HeldOutRecord load_held_out(const std::filesystem::path& file);
+HeldOutRecord load_held_out(const std::string& file);
 
 }  // namespace shardwright::profiles

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "profiles/fields.h"
 #include "sim/calibrate/fit_group.h"
 #include "sim/calibrate/group_errors.h"
 #include "sim/calibrate/row_time.h"

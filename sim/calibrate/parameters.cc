@@ -8,6 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "profiles/fields.h"
+
 namespace shardwright::sim {
 namespace {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "profiles/calibration.h"
+#include "profiles/fields.h"
 #include "profiles/profile.h"
 
 namespace shardwright::sim {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/schema.h"
 
 namespace shardwright {

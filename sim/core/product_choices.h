@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/base/json_file.h"
-
 namespace shardwright {
+
+class JsonReader;
 
 /// By which of the algorithms that the library offers a product is computed.
 struct ProductChoice {

@@ -11,6 +11,7 @@
 #include "cli/text.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 #include "tests/cli/plain_text.h"

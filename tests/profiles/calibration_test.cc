@@ -9,7 +9,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "profiles/cluster_file.h"
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"

@@ -10,7 +10,6 @@
 #include <random>
 
 #include "profiles/data_dir.h"
-#include "profiles/gpu_costs_of.h"
 #include "profiles/gpu_file.h"
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"

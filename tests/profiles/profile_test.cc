@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"

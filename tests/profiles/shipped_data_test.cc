@@ -12,6 +12,7 @@
 
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
+#include "profiles/fields.h"
 #include "profiles/gpu_file.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/profile.h"

@@ -8,7 +8,9 @@
 #include <fstream>
 #include <random>
 
+#include "profiles/cluster_file.h"
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/gpu_cost.h"
+#include "profiles/stack_file.h"
 #include "sim/cost/planned_attention.h"
 #include "sim/cost/work_time.h"
 #include "sim/strategies/lower.h"

@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "profiles/cluster_file.h"
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/collective.h"
 #include "sim/core/hf/config.h"

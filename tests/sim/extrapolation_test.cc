@@ -6,7 +6,9 @@
 
 #include <cmath>
 
+#include "profiles/cluster_file.h"
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/predict.h"
 #include "sim/uncertainty/intervals.h"
 #include "tests/support/tiny_models.h"

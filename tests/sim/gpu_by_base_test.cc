@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"

@@ -11,9 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "profiles/cluster_file.h"
 #include "profiles/data_dir.h"
+#include "profiles/fields.h"
 #include "profiles/ledger/software_settings.h"
 #include "profiles/parallel_fields.h"
+#include "profiles/stack_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"

@@ -8,6 +8,9 @@
 #include <set>
 #include <string_view>
 
+#include "profiles/cluster_file.h"
+#include "profiles/gpu_file.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "profiles/profile.h"
+#include "profiles/stack_file.h"
 #include "sim/program/layer_program.h"
 #include "tests/sim/model_parallel_plans.h"
 

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "profiles/fields.h"
+
 namespace shardwright::tuner {
 
 namespace {

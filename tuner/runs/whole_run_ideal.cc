@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "profiles/data_file.h"
+#include "profiles/gpu_file.h"
 #include "profiles/operations.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/portable_math.h"

@@ -12,6 +12,7 @@
 #include "profiles/ledger/usual_stack.h"
 #include "profiles/node_network.h"
 #include "profiles/prices/power_limit.h"
+#include "profiles/stack_file.h"
 #include "profiles/uncertainty/model_parallel_uncertainty.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/nearest.h"

@@ -11,6 +11,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"
+#include "profiles/fields.h"
 #include "profiles/profile.h"
 
 namespace shardwright::cli {
