@@ -230,17 +230,17 @@ std::string calibrated_json(const std::string& id, const std::string& descriptio
                             const std::vector<MeasuredProduct>& products,
                             const ProductChoices& choices, const Calibration& calibration) {
   using nlohmann::ordered_json;
-  ordered_json document = ordered_json::parse(
+  ordered_json document = parse_ordered_json(
       "{" + data_file_head(DataKind::kCluster, id, description, {{"base", base}}) + "}");
   document["set"] = ordered_json::object();
   for (const SetEntry& entry : set) {
-    document["set"][entry.path] = ordered_json::parse(entry.value_json);
+    document["set"][entry.path] = parse_ordered_json(entry.value_json);
   }
-  document["measured_products"] = ordered_json::parse(to_json(products));
+  document["measured_products"] = parse_ordered_json(to_json(products));
   if (!choices.choices.empty()) {
-    document["product_choices"] = ordered_json::parse(to_json(choices));
+    document["product_choices"] = parse_ordered_json(to_json(choices));
   }
-  document["calibration"] = ordered_json::parse(to_json(calibration));
+  document["calibration"] = parse_ordered_json(to_json(calibration));
   return document.dump(1) + "\n";
 }
 
@@ -253,7 +253,7 @@ std::string to_json(const ClusterFile& file) {
   if (!file.set.empty()) {
     nlohmann::ordered_json set;
     for (const SetEntry& entry : file.set) {
-      set[entry.path] = nlohmann::ordered_json::parse(entry.value_json);
+      set[entry.path] = parse_ordered_json(entry.value_json);
     }
     head += ",\"set\":" + set.dump();
   }

@@ -381,7 +381,7 @@ std::string json_text(const Field& field) {
 }
 
 std::string write_fields(const FieldList& fields, const Origins& origins, const std::string& head) {
-  ordered_json document = ordered_json::parse("{" + head + "}");
+  ordered_json document = parse_ordered_json("{" + head + "}");
   for (const Field& field : fields.fields()) {
     const auto at = origins.find(field.path);
     if (at == origins.end() && field.need == Need::kOptional) continue;

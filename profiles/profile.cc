@@ -160,7 +160,7 @@ ClusterFile cluster_file_of(const Profile& profile, ClusterFile base) {
     if (json_text(*same) == value) continue;
     std::string entry = fmt::format("{{\"value\":{}}}", value);
     if (const auto origin = profile.origins.find(field.path); origin != profile.origins.end()) {
-      entry = nlohmann::ordered_json{{"value", nlohmann::ordered_json::parse(value)},
+      entry = nlohmann::ordered_json{{"value", parse_ordered_json(value)},
                                      {"source", origin->second.source}}
                   .dump();
     }

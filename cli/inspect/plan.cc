@@ -99,7 +99,7 @@ std::string inspect_plan(const std::string& path, Form form, const Terminal& out
     ordered_json inspection{{"schema", "shardwright.inspection/1.0"},
                             {"kind", "plan"},
                             {"name", path},
-                            {"document", ordered_json::parse(plan_text(document))}};
+                            {"document", parse_ordered_json(plan_text(document))}};
     return json_text(inspection) + "\n";
   }
   const auto named = [](const std::string& name) { return name.empty() ? "not named" : name; };

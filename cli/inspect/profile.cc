@@ -143,8 +143,8 @@ std::string gpu_json(const profiles::GpuFile& file) {
   profiles::GpuCost cost = cost_of(file, costs);
   FieldList fields;
   describe(fields, cost);
-  ordered_json document = ordered_json::parse(to_json(file));
-  document["_cost"] = ordered_json::parse(write_fields(fields, origins_of(cost, costs.nccl), ""));
+  ordered_json document = parse_ordered_json(to_json(file));
+  document["_cost"] = parse_ordered_json(write_fields(fields, origins_of(cost, costs.nccl), ""));
   return document.dump(2) + "\n";
 }
 
@@ -195,7 +195,7 @@ std::string inspect_cluster(const std::string& name, Form form, const Terminal& 
   const profiles::ClusterFile file = profiles::load_cluster(name);
   const profiles::PriceList prices = profiles::load_prices(name);
   if (form == Form::kJson) {
-    ordered_json document = ordered_json::parse(to_json(file));
+    ordered_json document = parse_ordered_json(to_json(file));
     if (ordered_json listed = prices_json(prices); !listed.empty())
       document["prices"] = std::move(listed);
     return document.dump(2) + "\n";
@@ -207,7 +207,7 @@ std::string inspect_cluster(const std::string& name, Form form, const Terminal& 
   add_rows(table, fields, file.origins);
   std::string text = title(out, "cluster " + cluster.id, file.description) + table.render(out);
   for (const profiles::SetEntry& entry : file.set) {
-    const ordered_json value = ordered_json::parse(entry.value_json);
+    const ordered_json value = parse_ordered_json(entry.value_json);
     text += fmt::format(
         "sets {} to {}\n", entry.path,
         value.is_object() && value.contains("value") ? value["value"].dump() : value.dump());

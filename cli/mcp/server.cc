@@ -16,6 +16,7 @@
 #include "cli/mcp/brief.h"
 #include "cli/mcp/child.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::cli {
 namespace {
@@ -149,7 +150,7 @@ void McpServer::receive() {
 void McpServer::take_line(const std::string& line) {
   if (line.find_first_not_of(" \t\r") == line.npos) return;
   const Json message =
-      nests_too_deep(line) ? Json(Json::value_t::discarded) : Json::parse(line, nullptr, false);
+      nests_too_deep(line) ? Json(Json::value_t::discarded) : parse_json(line, false);
   if (message.is_discarded()) return refuse(nullptr, kNoJson, "the line is no JSON");
   if (!message.is_object() || message.value("jsonrpc", Json()) != "2.0" ||
       (message.contains("method") && !message["method"].is_string())) {

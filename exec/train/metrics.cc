@@ -14,6 +14,7 @@
 
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::exec {
 namespace {
@@ -24,7 +25,7 @@ std::string number(double value) {
 
 /// The step of a whole line, or none.
 std::optional<std::int64_t> step_of(const std::string& line) {
-  const auto parsed = nlohmann::json::parse(line, nullptr, false);
+  const auto parsed = parse_json(line, false);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) {
     return std::nullopt;
   }

@@ -13,6 +13,7 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/durable_folder.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/hf/config.h"
 
 namespace shardwright::exec {
@@ -55,7 +56,7 @@ void for_each_run(const OwnedState& state, const ParameterTensor& tensor, std::s
 
 /// The config as transformers expect it beside fp32 weights.
 std::string exported_config(const std::string& text) {
-  auto config = nlohmann::ordered_json::parse(text);
+  auto config = parse_ordered_json(text);
   for (auto at = config.begin(); at != config.end();) {
     at = at.key().starts_with("_") ? config.erase(at) : std::next(at);  // comments
   }
@@ -68,7 +69,7 @@ std::string exported_config(const std::string& text) {
 class ExportedForms {
  public:
   explicit ExportedForms(const std::string& config_text) {
-    const auto config = nlohmann::json::parse(config_text);
+    const auto config = parse_json(config_text);
     form_ = find_family_form(config.value("model_type", std::string()));
     heads_.heads = config.value("num_attention_heads", std::int64_t{1});
     if (form_ != nullptr && form_->turns_neighbours) {

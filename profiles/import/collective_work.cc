@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "sim/core/base/json_file.h"
 #include "sim/core/units.h"
 
 namespace shardwright::profiles {
@@ -24,7 +25,7 @@ std::optional<OpKind> collective_of(std::string_view name) {
 }
 
 std::vector<std::int64_t> ranks_of(std::string_view text) {
-  const auto list = nlohmann::json::parse(text, nullptr, false);
+  const auto list = parse_json(text, false);
   std::vector<std::int64_t> ranks;
   if (!list.is_array()) return ranks;
   for (const auto& rank : list) {

@@ -11,6 +11,7 @@
 #include "profiles/import/trace_numbers.h"
 #include "profiles/import/trace_reader.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -65,14 +66,14 @@ class KinetoReader {
  private:
   void header(const JsonMember& member) {
     if (member.key == "deviceProperties") {
-      const PlainJson devices = PlainJson::parse(member.value, nullptr, false);
+      const PlainJson devices = parse_json(member.value, false);
       if (!devices.is_array() || devices.empty() || !devices[0].is_object()) return;
       tables_.device_count = static_cast<int>(std::min<std::size_t>(devices.size(), 1024));
       tables_.source.gpu = text(devices[0], "name");
       tables_.source.sm_count = number(devices[0], "numSms", 0);
       tables_.source.memory_bytes = number(devices[0], "totalGlobalMem", 0);
     } else if (member.key == "distributedInfo") {
-      const PlainJson job = PlainJson::parse(member.value, nullptr, false);
+      const PlainJson job = parse_json(member.value, false);
       if (!job.is_object()) return;
       tables_.source.rank =
           static_cast<std::int32_t>(std::clamp<std::int64_t>(number(job, "rank", 0), 0, 1 << 24));

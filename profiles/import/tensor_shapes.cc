@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "profiles/import/trace_numbers.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -92,10 +93,9 @@ std::vector<Argument> parse_arguments(std::string_view recorded) {
   if (first == std::string_view::npos) return {};
   const std::size_t second = recorded.find(kPartEnd, first + 1);
   if (second == std::string_view::npos) return {};
-  const PlainJson dims = PlainJson::parse(recorded.substr(0, first), nullptr, false);
-  const PlainJson types =
-      PlainJson::parse(recorded.substr(first + 1, second - first - 1), nullptr, false);
-  const PlainJson values = PlainJson::parse(recorded.substr(second + 1), nullptr, false);
+  const PlainJson dims = parse_json(recorded.substr(0, first), false);
+  const PlainJson types = parse_json(recorded.substr(first + 1, second - first - 1), false);
+  const PlainJson values = parse_json(recorded.substr(second + 1), false);
   if (!dims.is_array() || dims.size() > kMaxTensors) return {};
   std::vector<Argument> arguments(dims.size());
   for (std::size_t i = 0; i < dims.size(); ++i) {

@@ -90,7 +90,7 @@ PlanDocument parse_plan(std::string_view text, std::string name) {
   document.plan = plan_from_json(root.require_object("plan"));
   const auto text_of = [&](std::string_view key) {
     // Parsed again, because only ordered_json keeps the order in which the keys were written.
-    return root.find_object(key) ? nlohmann::ordered_json::parse(text)[std::string(key)].dump()
+    return root.find_object(key) ? parse_ordered_json(text)[std::string(key)].dump()
                                  : std::string();
   };
   document.model_config = text_of("model_config");
@@ -116,7 +116,7 @@ std::string plan_text(const PlanDocument& document) {
   if (!document.overrides.empty()) root["set"] = document.overrides;
   const auto embed = [&root](const char* key, const std::string& object) {
     if (object.empty()) return;
-    root[key] = nlohmann::ordered_json::parse(object, nullptr, false);
+    root[key] = parse_ordered_json(object, false);
     SHARDWRIGHT_CHECK(root[key].is_object(), "{} is a JSON object", key);
   };
   embed("prediction", document.prediction);

@@ -77,7 +77,7 @@ TraceOrigin origin_in(const std::map<std::string, std::string>& notes) {
   origin.software = note(notes, "software");
   origin.date = note(notes, "date");
   origin.transport = note(notes, "transport");
-  const auto steps = nlohmann::json::parse(note(notes, "step_time_s"), nullptr, false);
+  const auto steps = parse_json(note(notes, "step_time_s"), false);
   if (!steps.is_array()) return origin;
   for (const auto& step : steps) {
     if (step.is_number() && step.get<double>() > 0) origin.step_s.push_back(step.get<double>());
@@ -104,8 +104,8 @@ std::optional<TraceIdentity> identity_in(const std::map<std::string, std::string
 
 std::vector<std::string> differences(const TraceIdentity& identity, const TraceIdentity& other) {
   std::vector<std::string> found;
-  const Json mine = Json::parse(identity.model_config, nullptr, false);
-  const Json theirs = Json::parse(other.model_config, nullptr, false);
+  const Json mine = parse_ordered_json(identity.model_config, false);
+  const Json theirs = parse_ordered_json(other.model_config, false);
   if (mine.is_object() && theirs.is_object()) {
     compare_members(mine, theirs, "the model's ", found);
   } else if (identity.model_config != other.model_config) {

@@ -100,7 +100,7 @@ GpuResults score_gpu_results(const std::filesystem::path& file,
   }
   results.cluster = models->require<std::string>("cluster");
 
-  const nlohmann::json whole = nlohmann::json::parse(text);
+  const nlohmann::json whole = parse_json(text);
   std::optional<profiles::ClusterFile> measured;
   if (const auto measure = parts.find_object("measure");
       measure && measure->has("profile_document")) {

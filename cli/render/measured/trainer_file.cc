@@ -9,6 +9,7 @@
 
 #include "cli/render/json/json_text.h"
 #include "cli/text.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::cli {
 namespace {
@@ -43,7 +44,7 @@ AnySource trainer_file(const Trainer& trainer, const TrainerSettings& settings,
   const std::vector<std::string> head = paragraphs(trainer, settings, origin);
   if (settings.body.language() == Script::kJson) {
     nlohmann::ordered_json document{{"_comment", head}};
-    document.update(nlohmann::ordered_json::parse(settings.body.text()));
+    document.update(parse_ordered_json(settings.body.text()));
     return json_source(json_text(document) + "\n");
   }
   std::vector<std::string> lines;

@@ -165,7 +165,7 @@ json parse_strictly(std::string_view text, const std::string& name, int max_dept
   StrictReader reader(name, max_depth);
   json::sax_parse(text.begin(), text.end(), &reader);
   try {
-    return json::parse(text.begin(), text.end());
+    return parse_json(text);
   } catch (const json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
     throw Error(fmt::format("{}: {}: {}", name, position(text, offset), reason_of(error.what())));
@@ -410,5 +410,13 @@ SHARDWRIGHT_JSON_KIND(std::string)
 SHARDWRIGHT_JSON_NUMBER(int)
 SHARDWRIGHT_JSON_NUMBER(std::int64_t)
 SHARDWRIGHT_JSON_NUMBER(double)
+
+json parse_json(std::string_view text, bool throws) {
+  return json::parse(text, nullptr, throws);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, bool throws) {
+  return nlohmann::ordered_json::parse(text, nullptr, throws);
+}
 
 }  // namespace shardwright

@@ -175,4 +175,9 @@ class JsonFile {
   std::unique_ptr<Document> document_;
 };
 
+/// nlohmann's own reading, which each unit that calls it compiles anew. What is no JSON throws its
+/// parse_error, or is a discarded value.
+nlohmann::json parse_json(std::string_view text, bool throws = true);
+nlohmann::ordered_json parse_ordered_json(std::string_view text, bool throws = true);
+
 }  // namespace shardwright
