@@ -1,139 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings in a Python module, by what its functions come to (python_values.h):
-//
-//   from torchtitan.models.llama3.config_registry import llama3_8b as flavor     module, config
-//   def llama3_8b():
-//       config = flavor()
-//       config.training.seq_len = 4096                  training.seq_len
-//       config.activation_checkpoint = FullAC.Config()  activation_checkpoint: FullAC.Config()
-//       return Trainer.Config(
-//           model_spec=model_registry("8B"),            model_spec: model_registry(8B)
-//           training=TrainingConfig(seq_len=4096))      training.seq_len
-//
-// What a function returns, or sets attributes of, is the whole config. A call is the value of its
-// key, with its first argument where that is plain, and its keyword arguments are keys below it.
-// Of scripts that import Unsloth all that calls outside of functions are given counts.
-// "begins_with" names the function of another module that a config begins from, where that module
-// is not at hand; a key with "?" is set only if what its value says holds.
+// The settings in a Python module, as read_recipe.py beside this file tells them: Python's own
+// parser reads it, in a process that runs nothing of it and is bounded in time and in what it says.
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/config/python_values.h"
+#include "cli/child.h"
 #include "cli/config/setting.h"
-#include "cli/config/setting_bounds.h"
 #include "sim/core/base/error.h"
 
-namespace shardwright::cli::settings_language {
+namespace shardwright::cli {
+
+const char* read_recipe_script();  // read_recipe.py, put into a file by CMake
+
+namespace settings_language {
 namespace {
 
-using Is = PythonValue::Kind;
+constexpr double kLongestReading_s = 20;  // the script bounds itself; this is for what it overlooks
+constexpr std::size_t kMostAnswerBytes = std::size_t{32} << 20;
 
-std::string below(const std::string& key, const std::string& word) {
-  return key.empty() ? word : key + "." + word;
-}
-
-void flatten(const PythonValue& value, const std::string& key, const std::string& name, int depth,
-             Visits& visits, Settings& settings) {
-  visits.enter(key, depth);
-  if (value.kind == Is::kList && !key.empty()) {
-    for (std::size_t i = 0; i < value.items.size(); ++i)
-      flatten(*value.items[i], fmt::format("{}[{}]", key, i), name, depth + 1, visits, settings);
-    return;
-  }
-  if (!key.empty() && !value.text.empty()) add_setting(settings, key, value.text, name);
-  for (const auto& [word, field] : value.fields)
-    flatten(*field, below(key, word), name, depth + 1, visits, settings);
-  for (const PythonValue::Perhaps& one : value.perhaps) {
-    add_setting(settings, "?" + below(key, one.key),
-                fmt::format("{} if {}", one.value, one.condition), name);
-  }
-}
-
-Settings settings_of(const std::vector<const PythonValue*>& values, const std::string& name) {
-  Settings settings;
-  Visits visits(name);
-  for (const PythonValue* value : values) {
-    if (!value->begins.empty()) add_setting(settings, "begins_with", value->begins, name);
-    flatten(*value, "", name, 0, visits, settings);
-  }
-  return settings;
-}
-
-/// "torchtitan.models.llama3.config_registry": the family, as the command line of torchtitan has
-/// it.
-std::string family_of(std::string_view module) {
-  constexpr std::string_view kRegistry = ".config_registry";
-  if (!module.ends_with(kRegistry)) return "";
-  module.remove_suffix(kRegistry.size());
-  return std::string(module.substr(module.rfind('.') + 1));
-}
-
-/// Whose config it is that a torchtitan module changes, by its import or by where it lies.
-void add_family(const PythonEvaluator& module, const std::filesystem::path& folder,
-                const std::string& name, Settings& settings) {
-  if (!folder.empty() && name.ends_with("config_registry.py")) {
-    add_setting(settings, "module", folder.filename().string(), name);
-    return;
-  }
-  for (const PythonImport& one : module.imports()) {
-    const std::string family = family_of(one.module);
-    if (family.empty()) continue;
-    add_setting(settings, "module", family, name);
-    add_setting(settings, "config", std::string(one.name), name);
-    return;
-  }
+[[noreturn]] void fail_without_python(const std::string& name, const std::string& why) {
+  throw Error(
+      fmt::format("{}: reading a .py needs python3, or what SHARDWRIGHT_PYTHON names, of 3.9 or "
+                  "newer, but {}; the same as YAML, TOML, JSON or flags is read without it",
+                  name, why),
+      ExitCode::kMissingDevice);
 }
 
 }  // namespace
 
 Settings parse_python(std::string_view text, const std::string& name, const std::string& function,
                       const std::filesystem::path& folder) {
-  PythonEvaluator module(name, folder);
-  const std::vector<std::string> functions = module.read(text);
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(kLongestReading_s);
+  const char* chosen = std::getenv("SHARDWRIGHT_PYTHON");
+  const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
+  std::vector<std::string> words{python, "-I", "-S", "-c", read_recipe_script()};
+  words.insert(words.end(), {name, function, folder.string()});
+  std::unique_ptr<Child> child;
+  try {
+    child = std::make_unique<Child>(std::move(words), text);
+  } catch (const Error& error) {
+    fail_without_python(name, error.what());
+  }
+  while (child->running()) {
+    const double left_s = std::chrono::duration<double>(end - Clock::now()).count();
+    if (left_s <= 0)
+      throw Error(fmt::format("{}: took longer than {:g} s to read", name, kLongestReading_s));
+    if (child->out().size() > kMostAnswerBytes)
+      throw Error(fmt::format("{}: says more than {} MiB", name, kMostAnswerBytes >> 20));
+    child->wait(-1, static_cast<int>(left_s * 1e3) + 1);
+  }
+  const int code = child->exit_code();
+  if (code == static_cast<int>(ExitCode::kBadInput))
+    throw Error(fmt::format("{}: {}", name, child->out()));
+  if (code == static_cast<int>(ExitCode::kMissingDevice)) fail_without_python(name, child->out());
+  const auto answer = nlohmann::json::parse(child->out(), nullptr, false);
+  if (code != 0 || !answer.is_array()) {
+    std::string_view last = child->err();
+    while (last.ends_with('\n')) last.remove_suffix(1);
+    last.remove_prefix(last.rfind('\n') + 1);  // npos + 1 is 0
+    fail_without_python(name,
+                        fmt::format("{} ended with exit code {}, saying '{}'", python, code, last));
+  }
   Settings settings;
-  // What a script of Unsloth's calls is given: its functions prepare data.
-  const std::vector<PythonImport> imports = module.imports();
-  const bool calls = std::any_of(imports.begin(), imports.end(),
-                                 [](const PythonImport& one) { return one.module == "unsloth"; });
-  if (calls && function.empty()) return settings_of(module.outside(true), name);
-  add_family(module, folder, name, settings);
-  std::vector<std::string> set_something;
-  Settings chosen;
-  for (const std::string& one : functions) {
-    if (!function.empty() && one != function) continue;
-    Settings found = settings_of(module.call(one), name);
-    if (found.empty()) continue;
-    set_something.push_back(one);
-    chosen = std::move(found);
-  }
-  if (!function.empty() && set_something.empty()) {
-    // Another name of a function of a module beside it.
-    chosen = settings_of(module.call(function), name);
-    if (!chosen.empty()) set_something.push_back(function);
-  }
-  if (!function.empty() && set_something.empty()) {
-    std::string all;
-    for (const std::string& one : functions) {
-      if (!settings_of(module.call(one), name).empty()) all += (all.empty() ? "" : ", ") + one;
-    }
-    throw Error(fmt::format("{}: has no function {} that sets anything, expected one of {}", name,
-                            function, all.empty() ? "none" : all));
-  }
-  if (function.empty() && set_something.size() > 1) {
-    std::string all;
-    for (const std::string& one : set_something) all += (all.empty() ? "" : ", ") + one;
-    throw Error(
-        fmt::format("{}: sets things in several functions, expected one to be named as in "
-                    "{}:{} (there are {})",
-                    name, name, set_something[0], all));
-  }
-  const Settings outside = settings_of(module.outside(set_something.empty()), name);
-  settings.insert(settings.end(), outside.begin(), outside.end());
-  settings.insert(settings.end(), chosen.begin(), chosen.end());
+  for (const auto& [key, value] : answer.get<std::vector<std::pair<std::string, std::string>>>())
+    add_setting(settings, key, value, name);
   return settings;
 }
 
-}  // namespace shardwright::cli::settings_language
+}  // namespace settings_language
+}  // namespace shardwright::cli

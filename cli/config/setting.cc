@@ -84,7 +84,8 @@ SettingsLanguage language_of(const std::filesystem::path& path) {
 }
 
 Settings parse_settings(SettingsLanguage language, std::string_view text, const std::string& name,
-                        const std::string& function, const std::filesystem::path& folder) {
+                        [[maybe_unused]] const std::string& function,
+                        [[maybe_unused]] const std::filesystem::path& folder) {
   if (!reads(language)) {
     throw Error(fmt::format("{}: this build does not read {}; build with {} installed", name,
                             language == SettingsLanguage::kYaml ? "YAML" : "TOML",
@@ -100,7 +101,14 @@ Settings parse_settings(SettingsLanguage language, std::string_view text, const 
     case SettingsLanguage::kToml:
       return settings_language::parse_toml(text, name);
     case SettingsLanguage::kPython:
+#ifdef SHARDWRIGHT_HAS_PYTHON
       return settings_language::parse_python(text, name, function, folder);
+#else
+      throw Error(fmt::format("{}: this page starts no processes, and a .py is read by Python; "
+                              "expected YAML, TOML, JSON or flags here, or the installed program",
+                              name),
+                  ExitCode::kMissingDevice);
+#endif
     case SettingsLanguage::kShell:
       return settings_language::parse_shell(text, name);
   }

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/child.h"
 #include "cli/embed/shardwright.h"
 #include "cli/embed/verb_call.h"
-#include "cli/mcp/child.h"
 #include "profiles/data_dir.h"
 
 #define SHARDWRIGHT_EXPORTED extern "C" __attribute__((visibility("default")))

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "cli/build_info.h"
+#include "cli/child.h"
 #include "cli/mcp/brief.h"
-#include "cli/mcp/child.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 
@@ -216,7 +216,7 @@ void McpServer::call(const Json& id, const Json& params) {
     if (tool->verb.empty())
       return reply(id, result_of(0, text_of(describe(tools_, arguments)), ""));
     const bool full = wants_all(arguments);
-    Child child(arguments_of(*tool, arguments));
+    Child child(own_command(arguments_of(*tool, arguments)));
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + std::chrono::duration<double>(time_limit_s_);
     while (child.running()) {

@@ -81,7 +81,7 @@ export class GivenFiles {
       this.chosen.value = '';
     }});
     this.element = html('div', {class: 'drop'}, html('label', {for: 'file', class: 'button'}, 'Open a file'), this.chosen,
-      html('small', {}, 'config.json, plan, cluster, prices, settings of a trainer (YAML, TOML, JSON, Python, shell), trace of run or Kineto, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
+      html('small', {}, 'config.json, plan, cluster, prices, settings of a trainer (YAML, TOML, JSON, shell), trace of run or Kineto, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
     addEventListener('dragover', (event) => event.preventDefault());
     addEventListener('drop', (event) => {
       event.preventDefault();

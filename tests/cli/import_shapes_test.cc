@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -340,26 +341,77 @@ std::string followed(const std::string& text) {
   return "taken";
 }
 
+std::string times(int count, const std::string& text) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
 TEST(ImportShapes, FollowingEnds) {
   // A function that calls itself, and ten that call the next one ten times each.
   EXPECT_EQ(followed("def f():\n  c = f()\n  c.x.y = 1\n  return c\n"), "taken");
-  std::string many = "def f():\n  c.x.y = 1\n";
-  for (int i = 0; i < 10; ++i) many += "  g0()\n";
+  std::string many = "def f():\n  c.x.y = 1\n" + times(10, "  g0()\n");
   for (int level = 0; level < 12; ++level) {
-    many += "def g" + std::to_string(level) + "():\n";
-    for (int i = 0; i < 10; ++i) many += "  g" + std::to_string(level + 1) + "()\n";
+    many += "def g" + std::to_string(level) + "():\n" +
+            times(10, "  g" + std::to_string(level + 1) + "()\n");
   }
   EXPECT_THAT(followed(many), HasSubstr("too often to be followed"));
-  std::string chain = "def f():\n  c.x = 1";
-  for (int i = 0; i < 5000; ++i) chain += " + 1";
-  EXPECT_THAT(followed(chain), HasSubstr("more than 500 parts"));
-  std::string elifs = "def f():\n  if a: c.x = 1\n";
-  for (int i = 0; i < 5000; ++i) elifs += "  elif a: c.x = 2\n";
-  EXPECT_THAT(followed(elifs), HasSubstr("nest too deeply"));
-  EXPECT_EQ(followed("def f():\n  c.x.y = {**a, 1}\n"), "taken");
-  // A config that holds itself.
+  // A config that holds itself, and lists that hold each other many times.
   EXPECT_THAT(followed("def f():\n  c.x.y = 1\n  c.x.z = c\n  return c\n"),
               HasSubstr("nests too deeply"));
+  const std::string shared = "a = [1]\n" + times(30, "a = [a, a, a, a]\n");
+  EXPECT_THAT(followed(shared + "def f():\n  c.x = a\n"), HasSubstr("maps, lists and values"));
+}
+
+TEST(ImportShapes, WhatRecursesInPythonsParserIsBoundedBeforeIt) {
+  EXPECT_THAT(followed("def f():\n  c.x = 1" + times(5000, " + 1")),
+              HasSubstr("line 2: holds an expression of more than 1000 words"));
+  for (const char* one : {"-", "1 if a else ", "lambda a, b=", "x["})
+    EXPECT_THAT(followed("x = " + times(5000, one) + "1"), HasSubstr("file: line 1: ")) << one;
+  // A line that ends as old Macintosh files do is no part of the comment before it.
+  EXPECT_THAT(followed("# comment\rx = 1" + times(5000, " + 1")), HasSubstr("1000 words"));
+  EXPECT_THAT(followed("x = f\"{" + times(100'000, "1+") + "1}\""), HasSubstr("line 1: holds"));
+  EXPECT_THAT(followed("x = " + times(20'000, "9")), HasSubstr("more than 10000 letters"));
+  EXPECT_THAT(followed(times(150'000, "x = 1\n")), HasSubstr("more than 400000 words"));
+  EXPECT_THAT(followed("def f():\n  if a: c.x = 1\n" + times(5000, "  elif a: c.x = 2\n")),
+              HasSubstr("blocks nest too deeply"));
+  EXPECT_THAT(followed("x = 1\ndef f(:\n"), HasSubstr("file: line 2: is no Python 3."));
+  EXPECT_THAT(followed(std::string("x = 1\0", 6)), HasSubstr("file: line 1: is no Python 3."));
+  // What is just within all bounds is read.
+  EXPECT_EQ(followed("def f():\n  c.x = " + times(85, "a(") + times(85, ")")), "taken");
+}
+
+TEST(ImportShapes, NothingOfAFileRuns) {
+  // What Python would compute for hours, or take all memory for, keeps its text.
+  const Settings settings = parse_settings(SettingsLanguage::kPython, R"py(
+__import__("os").system("touch ran")
+@os.system
+def f():
+    c.power.a = 10**10**9; c.text.a = "a" * 10**9
+    c.all.a = [i for i in range(10**12)]; c.walrus.a = (n := 10)
+    c.function.a = lambda: f(); c.format.a = f"{c}"
+    while True: c.loop.a = 1
+    return c
+)py",
+                                           "file", "f");
+  std::string said;
+  for (const Setting& one : settings) said += one.key + ": " + one.value + "\n";
+  EXPECT_EQ(said,
+            "power.a: 10**10**9\ntext.a: \"a\" * 10**9\nall.a[0]: [i for i in range(10**12)]\n"
+            "walrus.a: n := 10\nfunction.a: lambda: f()\nformat.a: f\"{c}\"\n"
+            "?loop.a: 1 if while True\n");
+  EXPECT_FALSE(std::filesystem::exists("ran"));
+}
+
+TEST(ImportShapes, WithoutPythonOneSentenceSaysWhatIsReadAllTheSame) {
+  const std::string file = written("recipe.py", "def f():\n  c.training.seq_len = 1\n");
+  for (const char* why : {"/nowhere/python3 cannot be started", "/bin/false ended with exit code 1",
+                          "YAML, TOML, JSON or flags is read without it"}) {
+    const std::string python = std::string(why).substr(0, std::string(why).find(' '));
+    expect_error(run_program({SHARDWRIGHT_BINARY, "import-config", file, "--cluster", "dgx-h100"},
+                             {"LC_ALL=C", "SHARDWRIGHT_PYTHON=" + python}),
+                 5, why);
+  }
 }
 
 }  // namespace

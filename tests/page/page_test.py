@@ -425,6 +425,8 @@ def settings_of_trainers_become_the_plan(on):
         assert here["iteration_time_s"] == there["iteration_time_s"], name
     on.page.give(on.file("broken.yaml", "a: [1, 2\nb: }"))
     on.page.wait("/broken.yaml: line 2: is no YAML/.test(document.getElementById('says').textContent)")
+    on.page.give(on.file("recipe.py", "def f():\n    config.training.seq_len = 4096\n    return config\n"))
+    on.page.wait("/recipe.py: this page starts no processes/.test(document.getElementById('says').textContent)")
 
 
 @flow

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another trainer's settings in each of the five languages, and the plan that they are read as.
+// Another trainer's settings in each language that is read here (Python is not), and the plan that
+// they are read as.
 #include "cli/config/imported.h"
 #include "cli/config/setting.h"
 #include "sim/core/base/check.h"
@@ -23,9 +24,8 @@ void fuzz_settings(std::string_view input) {
   using Language = cli::SettingsLanguage;
   bool taken = false;
   for (const auto& [language, file] :
-       {std::pair{Language::kShell, "run.sh"}, std::pair{Language::kPython, "config.py"},
-        std::pair{Language::kJson, "ds.json"}, std::pair{Language::kYaml, "axolotl.yaml"},
-        std::pair{Language::kToml, "titan.toml"}}) {
+       {std::pair{Language::kShell, "run.sh"}, std::pair{Language::kJson, "ds.json"},
+        std::pair{Language::kYaml, "axolotl.yaml"}, std::pair{Language::kToml, "titan.toml"}}) {
     if (!cli::reads(language)) continue;
     try {
       cli::Settings settings = cli::parse_settings(language, input, file);

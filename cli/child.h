@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// This program again, as a child whose output is read: how a tool is run.
+// A child process whose output is read: this program again, for a tool of an assistant, or Python.
 //
-// A process of its own keeps stdout for the protocol, can be cancelled at any moment, and leaves
-// the server alive whatever happens to it.
+// A process of its own keeps stdout for the protocol, can be ended at any moment, and leaves this
+// one alive whatever happens to it.
 #pragma once
 
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardwright::cli {
 
 /// How this program is started, where /proc/self/exe is another: an executable and what stands
-/// before the arguments. To be called before the first Child.
+/// before the arguments. To be called before the first own_command.
 void set_own_start(std::vector<std::string> words);
+/// The words that start this program with these arguments.
+std::vector<std::string> own_command(const std::vector<std::string>& arguments);
 
 class Child {
  public:
-  /// Starts it with these arguments behind the program's name; stdin is empty. Throws Error.
-  explicit Child(const std::vector<std::string>& arguments);
+  /// Starts the executable that the first word names, by its path or on PATH, with `input` as
+  /// stdin. Throws Error.
+  explicit Child(std::vector<std::string> words, std::string_view input = {});
   /// Kills what still runs.
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  /// Waits until it wrote something, ended, `also` can be read (true), or some milliseconds went
-  /// by.
+  /// Waits until it wrote something, ended, `also` (-1: nothing) can be read (true), or some
+  /// milliseconds went by.
   bool wait(int also, int milliseconds);
   bool running() const { return out_fd_ >= 0 || err_fd_ >= 0; }
   /// Once it no longer runs: its exit code, 128 and the signal when one ended it.

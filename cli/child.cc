@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mcp/child.h"
+#include "cli/child.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,40 +33,58 @@ void close_fd(int& fd) {
   fd = -1;
 }
 
+/// A nameless file in memory, read from its begin: whoever reads it need not be waited for. -1
+/// where none can be made.
+int file_with(std::string_view text) {
+  int fd = ::memfd_create("input", MFD_CLOEXEC);
+  while (fd >= 0 && !text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written == 0 || errno != EINTR) {
+      close_fd(fd);
+    }
+  }
+  if (fd >= 0) ::lseek(fd, 0, SEEK_SET);
+  return fd;
+}
+
 }  // namespace
 
 void set_own_start(std::vector<std::string> words) {
   own_start() = std::move(words);
 }
 
-Child::Child(const std::vector<std::string>& arguments) {
+std::vector<std::string> own_command(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = own_start();
+  if (words.empty()) words = {"/proc/self/exe"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+Child::Child(std::vector<std::string> words, std::string_view input) {
   std::array<int, 2> out{-1, -1}, err{-1, -1};
-  if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(err.data(), O_CLOEXEC) != 0) {
-    for (int& fd : out) close_fd(fd);
+  int in = file_with(input);
+  if (in < 0 || ::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(err.data(), O_CLOEXEC) != 0) {
+    for (int* fd : {&in, &out[0], &out[1], &err[0], &err[1]}) close_fd(*fd);
     throw Error("no pipe for a tool can be opened: too many files are open", ExitCode::kFailed);
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, in, 0);
   posix_spawn_file_actions_adddup2(&actions, out[1], 1);
   posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-  const bool is_executable = own_start().empty();
-  std::vector<std::string> words =
-      is_executable ? std::vector<std::string>{"shardwright"} : own_start();
-  words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const char* path = is_executable ? "/proc/self/exe" : argv.front();
-  const int failed = ::posix_spawn(&pid_, path, &actions, nullptr, argv.data(), environ);
+  const int failed = ::posix_spawnp(&pid_, argv.front(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  close_fd(out[1]);
-  close_fd(err[1]);
+  for (int* fd : {&in, &out[1], &err[1]}) close_fd(*fd);
   if (failed != 0) {
     pid_ = -1;
     close_fd(out[0]);
     close_fd(err[0]);
-    throw Error(fmt::format("a tool cannot be started: {}", std::strerror(failed)),
+    throw Error(fmt::format("{} cannot be started: {}", argv.front(), std::strerror(failed)),
                 ExitCode::kFailed);
   }
   out_fd_ = out[0];
