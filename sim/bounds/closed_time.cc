@@ -91,7 +91,7 @@ class ClosedTimeBuilder {
   struct Run {
     std::uint32_t first = 0, end = 0;
     std::vector<Kernels> kernels{};
-    Line host_ns{};
+    Line host_ns{}, in_line_ns{};
   };
 
   bool is_layer(const Block& block) const {
@@ -118,6 +118,21 @@ class ClosedTimeBuilder {
     return static_cast<double>(host);
   }
 
+  /// Of operations in line that the same block's kernels wait for; others may be the next
+  /// stretch's.
+  static double in_line_of(const Schedule& schedule, const std::vector<OpCost>& costs,
+                           std::uint32_t b) {
+    const Block& block = schedule.blocks[b];
+    Nanoseconds in_line = 0;
+    bool is_followed = false;
+    for (std::uint32_t i = block.first_op + block.op_count; i-- > block.first_op;) {
+      const Op& op = schedule.ops[i];
+      is_followed |= op.stream == 0 && op.work.kind != WorkKind::kHost;
+      if (op.in_line() && is_followed) in_line += costs[i].alone_ns;
+    }
+    return static_cast<double>(in_line);
+  }
+
   void find_runs() {
     run_of_.resize(none_.blocks.size());
     for (const Section& section : none_.sections) {
@@ -137,6 +152,7 @@ class ClosedTimeBuilder {
         const std::int64_t repeats = none_.blocks[b].repeats;
         add_block(run.kernels, none_, none_costs_, b, repeats, 0);
         run.host_ns.at_none += static_cast<double>(repeats) * host_of(none_, none_costs_, b);
+        run.in_line_ns.at_none += static_cast<double>(repeats) * in_line_of(none_, none_costs_, b);
         if (is_layer(none_.blocks[b]) && repeats > most) {
           most = repeats;
           layer = b;
@@ -146,10 +162,12 @@ class ClosedTimeBuilder {
       add_block(run.kernels, all_, all_costs_, layer, 0, 1);
       add_block(run.kernels, none_, none_costs_, layer, 0, -1);
       run.host_ns.per_layer = host_of(all_, all_costs_, layer) - host_of(none_, none_costs_, layer);
+      run.in_line_ns.per_layer =
+          in_line_of(all_, all_costs_, layer) - in_line_of(none_, none_costs_, layer);
     }
   }
 
-  std::vector<Kernels> compute_kernels(const Stretch& stretch) const {
+  std::vector<Kernels> compute_kernels(const Stretch& stretch, Line& in_line_ns) const {
     std::vector<Kernels> list;
     for (const BlockRange& range : stretch.blocks) {
       for (std::uint32_t b = range.first; b < range.first + range.count;) {
@@ -159,6 +177,9 @@ class ClosedTimeBuilder {
           add(list, {kernels.alone_ns, kernels.contended_ns, 0}, kernels.count * range.times,
               kernels.per_layer * range.times);
         }
+        const auto times = static_cast<double>(range.times);
+        in_line_ns.at_none += times * run.in_line_ns.at_none;
+        in_line_ns.per_layer += times * run.in_line_ns.per_layer;
         b = run.end;
       }
     }
@@ -190,7 +211,7 @@ class ClosedTimeBuilder {
     part.beside_ns = static_cast<double>(stretch.kernels_beside_ns);
     part.busiest_ns = static_cast<double>(stretch.busiest_ns);
     part.lead_ns = static_cast<double>(stretch.lead_ns);
-    std::vector<Kernels> list = compute_kernels(stretch);
+    std::vector<Kernels> list = compute_kernels(stretch, part.in_line_ns);
     for (const Kernels& kernels : list) {
       const double alone = static_cast<double>(kernels.alone_ns);
       part.compute_ns.at_none += alone * static_cast<double>(kernels.count);
@@ -247,19 +268,18 @@ double lost_ns(const Groups& groups, double resident_ns, double k) {
 double ClosedTime::Part::bound_ns(double k) const {
   const double work = compute_ns.at(k);
   const std::vector<Group>& all = compute_and_side.empty() ? compute : compute_and_side;
-  double bound = std::max(busiest_ns, beside_ns + work + side_ns + lost_ns(all, collective_ns, k));
-  if (lead_ns > 0) {
-    const double behind = std::max(0.0, collective_ns - lead_ns);
-    bound = std::max(bound, lead_ns + work + lost_ns(compute, behind, k));
-  }
-  return bound;
+  const double kernels = beside_ns + work + side_ns + lost_ns(all, collective_ns, k);
+  // Beside what is in line no kernel of the compute stream runs.
+  const double in_line = lead_ns + in_line_ns.at(k);
+  const double behind = std::max(0.0, collective_ns - in_line);
+  return std::max({busiest_ns, kernels, in_line + work + lost_ns(compute, behind, k)});
 }
 
 bool ClosedTime::Part::like(const Part& other) const {
   return collective_ns == other.collective_ns && beside_ns == other.beside_ns &&
          busiest_ns == other.busiest_ns && lead_ns == other.lead_ns && side_ns == other.side_ns &&
-         compute_ns == other.compute_ns && compute == other.compute &&
-         compute_and_side == other.compute_and_side;
+         compute_ns == other.compute_ns && in_line_ns == other.in_line_ns &&
+         compute == other.compute && compute_and_side == other.compute_and_side;
 }
 
 ClosedTime::ClosedTime(const StepStretches& stretches, const Schedule& none,

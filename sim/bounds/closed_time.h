@@ -9,10 +9,11 @@
 //   length >= K + C - P(C),   P(C) the most work that kernels can do in C while contended.
 //
 // Besides, a stretch is never shorter than its busiest stream, nor than what lies before its
-// first compute kernel and all compute kernels after it, and a step never shorter than what the
-// host needs to issue it. The bound of a step is the larger of the bound of the whole and the sum
-// over its phases. Checkpointing adds kernels to the compute stream of forward and backward, so
-// each term is a straight line in the number of checkpointed layers.
+// first compute kernel and, after it, all compute kernels and the collectives that they wait for at
+// once, and a step never shorter than what the host needs to issue it. The bound of a step is the
+// larger of the bound of the whole and the sum over its phases. Checkpointing adds kernels to the
+// compute stream of forward and backward, so each term is a straight line in the number of
+// checkpointed layers.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,7 @@ class ClosedTime {
     double times = 1;
     double collective_ns = 0, beside_ns = 0, busiest_ns = 0, lead_ns = 0;
     Line compute_ns;  // kernels of the compute stream, alone
+    Line in_line_ns;  // collectives that these wait for at once
     double side_ns = 0;
     std::vector<Group> compute;           // by rate, fastest first
     std::vector<Group> compute_and_side;  // the same with side kernels; empty when there are none

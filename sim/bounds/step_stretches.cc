@@ -269,8 +269,9 @@ class StretchWalk {
       }
     } else {
       note_begin(op.stream, known.phase);
-      logs_[op.stream].add(stop.op, cost.alone_ns, is_collective(op));
-      known.since_cut_ns += cost.alone_ns;
+      const Nanoseconds beside_ns = op.in_line() ? 0 : cost.alone_ns;
+      logs_[op.stream].add(stop.op, beside_ns, is_collective(op));
+      known.since_cut_ns += beside_ns;
       known.done[op.stream] = logs_[op.stream].count();
     }
     if (op.record) {
@@ -346,6 +347,7 @@ class StretchWalk {
       }
     };
     for_each([&](std::uint32_t i, const Op& op, std::int64_t times) {
+      if (op.in_line()) return;
       (is_collective(op) ? collective : kernel)[op.stream] += times * costs_[i].alone_ns;
     });
     std::size_t main = 0;

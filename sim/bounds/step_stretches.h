@@ -29,7 +29,8 @@ struct SideKernel {
   std::int64_t count = 0;
 };
 
-/// Times are those of operations that run alone.
+/// Times are those of operations that run alone. What a unit's operations wait for at once
+/// (Op::in_line) counts as one of the compute stream's.
 struct Stretch {
   std::vector<BlockRange> blocks;
   std::int64_t times = 1;  // how many stretches of the step are like this one

@@ -67,8 +67,7 @@ LeastPass UnitBounds::least(std::uint32_t block_index) {
     sum.host_ns += op_costs_[i].host_ns;
     op_costs_[i].host_ns = 0;
     if (op.work.kind == WorkKind::kHost) continue;
-    const bool exposed = op.collective && op.collective.overlap == Overlap::kNone;
-    if (op.stream == 0 || exposed) sum.device_ns += op_costs_[i].alone_ns;
+    if (op.stream == 0 || op.in_line()) sum.device_ns += op_costs_[i].alone_ns;
     if (op.stream == 0 && op.deferrable) sum.delayed_ns += op_costs_[i].alone_ns;
     overlaps_units |=
         op.stream != 0 && (!op.collective || op.collective.overlap == Overlap::kOtherMicroBatch);

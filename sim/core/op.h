@@ -194,6 +194,10 @@ struct Op {
   bool captured = false;              // a CUDA graph holds it: the host does not launch it
   bool in_attention = false;          // of a layer's first half, up to the second norm
   bool issued_with_others = false;    // by the Python that stands behind an operation beside it
+
+  /// A collective of a unit that the compute stream waits for at once: it runs in line with
+  /// kernels.
+  bool in_line() const { return collective && collective.overlap == Overlap::kNone; }
 };
 
 /// With the other ranks of its Work's group, and does nothing else.

@@ -176,7 +176,7 @@ TEST(ClosedForm, BoundsEveryPlanOfOneStage) {
     Predictor predictor(model, profile);
     RandomPlans random(11);
     int bounded = 0;
-    for (int trial = 0; trial < 150; ++trial) {
+    for (int trial = 0; trial < 600; ++trial) {
       Plan plan = random.plan(profile.stack, profile.cluster, model.layers);
       if (random.below(4) > 0) set_recompute(plan, random.pick<std::string>({"none", "full"}));
       plan.ckpt_layers = plan.recompute == Recompute::kNone ? 0 : plan.ckpt_layers;
