@@ -179,7 +179,7 @@ class FlatSharded final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_flat_sharded(const StrategyInfo& strategy) {
+std::unique_ptr<ShardingStrategy> make_flat_sharded(const StrategyInfo& strategy, const Stack&) {
   return std::make_unique<FlatSharded>(strategy);
 }
 

@@ -216,7 +216,7 @@ class Fsdp1 final : public ShardingStrategy {
 }  // namespace
 
 std::unique_ptr<ShardingStrategy> make_fsdp1(const StrategyInfo& strategy, const Stack& stack) {
-  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy);
+  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy, stack);
   return std::make_unique<Fsdp1>(strategy);
 }
 

@@ -178,7 +178,7 @@ void Fsdp2::copy_out(StepWriter& w) {
 }
 
 std::unique_ptr<ShardingStrategy> make_fsdp2(const StrategyInfo& strategy, const Stack& stack) {
-  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy);
+  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy, stack);
   return std::make_unique<Fsdp2>(strategy);
 }
 

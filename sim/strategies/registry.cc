@@ -43,8 +43,9 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
         fmt::format("strategy is {}, which the framework {} does not run, expected {}",
                     strategy.name, stack.id, expected));
   }
-  if (stack.optimizer.bucketed || strategy.bucketed) {
-    return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy)
+  // Whatever a strategy is called there.
+  if (stack.optimizer.bucketed) {
+    return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy, stack)
                                                    : make_distributed_optimizer(strategy, stack);
   }
   if (stack.memory == MemoryManager::kStatic && plan.use_parts() > 1)

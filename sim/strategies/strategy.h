@@ -40,13 +40,6 @@ class ShardingStrategy {
 #include "sim/core/strategies.def"
 #undef STRATEGY
 
-/// Megatron's buckets of gradients, with or without its distributed optimizer.
-std::unique_ptr<ShardingStrategy> make_distributed_optimizer(const StrategyInfo& strategy,
-                                                             const Stack& stack);
-
-/// Full sharding as the native stack runs it, whatever the strategy is called.
-std::unique_ptr<ShardingStrategy> make_flat_sharded(const StrategyInfo& strategy);
-
 /// Any strategy between the stages of a pipeline, as the native stack runs it, and where a plan
 /// asks for its sums.
 std::unique_ptr<ShardingStrategy> make_whole_sums(const StrategyInfo& strategy);

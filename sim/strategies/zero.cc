@@ -171,7 +171,7 @@ class Zero final : public ShardingStrategy {
 
 std::unique_ptr<ShardingStrategy> make_zero(const StrategyInfo& strategy, const Stack& stack) {
   const bool native = stack.memory == MemoryManager::kStatic;
-  if (native && strategy.shards == Sharded::kParameters) return make_flat_sharded(strategy);
+  if (native && strategy.shards == Sharded::kParameters) return make_flat_sharded(strategy, stack);
   return std::make_unique<Zero>(strategy);
 }
 
