@@ -15,9 +15,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "exec/array.h"
 #include "exec/device.h"
@@ -93,6 +95,18 @@ class Communicator {
   /// their work. The device must be idle. Nothing may be called afterwards.
   virtual void leave() noexcept = 0;
 };
+
+/// What every rank of a group says, by rank; the host waits.
+template <class T>
+std::vector<T> exchange_all(Communicator& group, const T& mine) {
+  std::vector<T> all(static_cast<std::size_t>(group.size()));
+  group.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// What a rank does with the world before it has other groups, which ranks that do not agree about
+/// the job could not make together.
+using OnWorld = std::function<void(Communicator& world)>;
 
 /// The groups a rank belongs to, by the mesh of the plan (sim/core/rank_mesh.h). All ranks leave
 /// them in one order, also where they are only destroyed, because a rank that leaves waits for the

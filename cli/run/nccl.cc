@@ -8,27 +8,17 @@
 #include <memory>
 #include <utility>
 
+#include "cli/run/job_facts.h"
 #include "cli/run/rank_devices.h"
 #include "exec/comm/local_bootstrap.h"
 #include "exec/comm/rendezvous.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
 #include "sim/core/message_queue.h"
-#include "sim/core/plan_json.h"
 #include "sim/pipeline/rendezvous.h"
 
 namespace shardwright::cli {
 namespace {
-
-/// What must be the same on all ranks, short enough to be shown when it is not.
-std::string fingerprint(const RunOptions& options) {
-  const std::string text = plan_text(options.plan) + options.config;
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return fmt::format("shardwright {}, {} steps, seed {}, model and plan {:016x}",
-                     options.train.tool_version, options.train.lr.total_steps, options.train.seed,
-                     hash);
-}
 
 RunOutcome run_one(const RunOptions& options, const std::vector<Schedule>& stages,
                    RankDevices& devices, int place, exec::Bootstrap& bootstrap,
@@ -38,9 +28,9 @@ RunOutcome run_one(const RunOptions& options, const std::vector<Schedule>& stage
   exec::NcclOptions nccl;
   nccl.most_ctas = options.collective_sms;
   exec::NcclWorld world(bootstrap, nccl);
-  exec::RankGroups groups =
-      world.groups(RankMesh(options.plan, stages.front().shard_ranks()), message_queues(stages),
-                   *device, [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
+  exec::RankGroups groups = world.groups(
+      RankMesh(options.plan, stages.front().shard_ranks()), message_queues(stages), *device,
+      [&cuda](exec::StreamId stream) { return cuda.stream(stream); }, agreement(options));
   return body(*device, std::move(groups), bootstrap.rank(), observer);
 }
 
@@ -79,8 +69,8 @@ RunOutcome run_nccl(const RunOptions& options, const std::vector<Schedule>& stag
   }
   exec::BootstrapTimes times;
   times.exchange_s = options.rank_timeout_s;
-  const std::unique_ptr<exec::Bootstrap> bootstrap =
-      exec::meet(rendezvous, options.launch, fingerprint(options), times);
+  const std::unique_ptr<exec::Bootstrap> bootstrap = exec::meet(
+      rendezvous, options.launch, fmt::format("shardwright {}", options.train.tool_version), times);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
   exec::run_rank(*bootstrap, [&] {
     outcome = run_one(options, stages, *devices, static_cast<int>(options.launch.local_rank),

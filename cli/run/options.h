@@ -45,6 +45,7 @@ struct RunOptions {
   int threads = 1;
   exec::DataOptions data;
   exec::TrainOptions train;
+  exec::JobFacts facts;       // that all ranks must have alike
   std::string resume;         // as given
   std::string weights;        // as given
   bool marks_ranges = false;  // operations as ranges of NVTX

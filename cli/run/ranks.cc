@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cli/machine/host_profile.h"
+#include "cli/run/job_facts.h"
 #include "cli/run/nccl.h"
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"
@@ -39,8 +40,8 @@ RunOutcome run_local(const RunOptions& options, const std::vector<Schedule>& sta
   try {
     world.run([&](int rank) {
       const std::unique_ptr<exec::Device> device = devices->make(rank);
-      RunOutcome mine =
-          body(*device, world.groups(rank, *device), rank, rank == 0 ? &observer : nullptr);
+      RunOutcome mine = body(*device, world.groups(rank, *device, agreement(options)), rank,
+                             rank == 0 ? &observer : nullptr);
       if (rank == 0) outcome = std::move(mine);
     });
   } catch (const Error& error) {
@@ -63,9 +64,10 @@ RunOutcome run_mpi(const RunOptions& options, const std::vector<Schedule>& stage
     }
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
     const std::unique_ptr<exec::Device> device = devices->make(world.rank());
-    outcome =
-        body(*device, world.groups(RankMesh(options.plan, stages.front().shard_ranks()), *device),
-             world.rank(), world.rank() == 0 ? &observer : nullptr);
+    outcome = body(*device,
+                   world.groups(RankMesh(options.plan, stages.front().shard_ranks()), *device,
+                                agreement(options)),
+                   world.rank(), world.rank() == 0 ? &observer : nullptr);
   });
   return outcome;
 }

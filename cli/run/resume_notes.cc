@@ -3,22 +3,14 @@
 
 #include <fmt/core.h>
 
-#include <array>
-#include <filesystem>
+#include <utility>
 
-#include "sim/core/base/error.h"
+#include "cli/run/job_facts.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// Settings that change what training does from the resumed step on.
-constexpr std::array kOptimizerKeys = {
-    "lr",    "schedule", "warmup", "final-lr-fraction", "decay-fraction", "weight-decay", "beta1",
-    "beta2", "eps",      "clip"};
 
 std::int64_t sequences_of_step(const Plan& plan) {
   return plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum;
@@ -29,21 +21,6 @@ std::string parts_text(std::int64_t parts) {
 }
 
 }  // namespace
-
-std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint) {
-  const fs::path file =
-      fs::absolute(checkpoint.folder()).lexically_normal().parent_path().parent_path() / "run.ini";
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
-  try {
-    RunSettings settings;
-    settings.set_flag(kConfig, file.string());
-    settings.resolve({});
-    return settings;
-  } catch (const Error&) {  // of another run, which may be any file by now: no notes about it
-    return std::nullopt;
-  }
-}
 
 bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
   const std::int64_t before = resumed.manifest().plan.feature_parts();
@@ -62,9 +39,7 @@ bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
   return true;
 }
 
-std::vector<std::string> resume_notes(const RunOptions& options, const RunSettings& settings,
-                                      const exec::Checkpoint& resumed,
-                                      const std::optional<RunSettings>& earlier) {
+std::vector<std::string> resume_notes(const RunOptions& options, const exec::Checkpoint& resumed) {
   std::vector<std::string> notes;
   const Plan& before = resumed.manifest().plan;
   const Plan& now = options.plan;
@@ -87,17 +62,14 @@ std::vector<std::string> resume_notes(const RunOptions& options, const RunSettin
         apart ? "apart" : "together", apart ? "together" : "apart",
         apart ? "" : fmt::format("; --sum-shape {},1,1,2 gives others", now.feature_parts())));
   }
-  if (!earlier) return notes;
-  if (earlier->text("steps") != settings.text("steps")) {
+  for (const exec::JobFact& fact : resumed.manifest().job) {
+    const std::string steps = fmt::format("{}", options.train.lr.total_steps);
+    if (fact.key != "steps" || fact.value == steps) continue;
     notes.push_back(
-        fmt::format("the schedule of the learning rate spans {} steps; before it spanned {}",
-                    settings.text("steps"), earlier->text("steps")));
+        fmt::format("the schedule of the learning rate spans {} steps; before it spanned {}", steps,
+                    fact.value));
   }
-  for (const char* key : kOptimizerKeys) {
-    if (earlier->text(key) == settings.text(key)) continue;
-    notes.push_back(fmt::format("--{} is {}; in the run that is resumed it was {}", key,
-                                settings.text(key), earlier->text(key)));
-  }
+  for (std::string& sentence : moved_facts(options, resumed)) notes.push_back(std::move(sentence));
   return notes;
 }
 

@@ -3,19 +3,13 @@
 // in a step, another schedule, sums in another order. All are allowed, none should surprise.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/run/options.h"
-#include "cli/run/settings.h"
 #include "exec/train/checkpoint.h"
 
 namespace shardwright::cli {
-
-/// The settings of the run that wrote a checkpoint, from the run.ini beside its checkpoints; none
-/// where there is none. A run that goes on in the same folder writes its own there: ask before.
-std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint);
 
 /// Where nothing says which parts sums over features have, they keep those of the checkpoint if the
 /// plan can have them, so that a run goes on with equal bits at any number of tensor ranks. Whether
@@ -23,8 +17,6 @@ std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint);
 bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed);
 
 /// One sentence each.
-std::vector<std::string> resume_notes(const RunOptions& options, const RunSettings& settings,
-                                      const exec::Checkpoint& resumed,
-                                      const std::optional<RunSettings>& earlier);
+std::vector<std::string> resume_notes(const RunOptions& options, const exec::Checkpoint& resumed);
 
 }  // namespace shardwright::cli

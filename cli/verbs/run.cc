@@ -14,6 +14,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/job_notes.h"
+#include "cli/run/job_facts.h"
 #include "cli/run/options.h"
 #include "cli/run/output_folder.h"
 #include "cli/run/predicted.h"
@@ -153,9 +154,9 @@ class RunVerb : public Verb {
       options.train.weights_name = options.weights;
     }
     choose_trace_step(options, resumable.newest.get());
-    const std::optional<RunSettings> earlier =
-        resumable.newest ? settings_of_run(*resumable.newest) : std::nullopt;
-    if (shown) prepare_folder(options, predicted);  // writes over those
+    decide_job(options, settings_, data);
+    if (resumable.newest) require_same_job(options, *resumable.newest);
+    if (shown) prepare_folder(options, predicted);
     const RunReference reference{predicted.step_s, predicted.utilisation,
                                  fullest_bytes(predicted.stages)};
     options.train.annotate = [reference](exec::StepMetrics& metrics) {
@@ -172,8 +173,7 @@ class RunVerb : public Verb {
       say(messages(), run_head(options, data, reference, attention));
       if (resume == nullptr) return;
       printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
-      for (const std::string& note : resume_notes(options, settings_, *resume, earlier))
-        printer.on_note(note);
+      for (const std::string& note : resume_notes(options, *resume)) printer.on_note(note);
     };
 
     const auto begin = std::chrono::steady_clock::now();
@@ -233,9 +233,11 @@ class RunVerb : public Verb {
     require_regular_or_none(plan);
     write_plan(plan, document_of(options, predicted));
     settings_.decide("plan", plan.string(), "this run");
-    write_file_atomically(fs::path(options.out) / "run.ini",
-                          settings_.ini("written by shardwright run; --config takes it"),
-                          OutputPlace::kInFolder);
+    write_file_atomically(
+        fs::path(options.out) / "run.ini",
+        settings_.ini(fmt::format("written by shardwright run; --config takes it\n# job {}",
+                                  options.train.job_hash)),
+        OutputPlace::kInFolder);
   }
 
   ExitCode finish(const RunOptions& options, const Predicted& predicted, const RunOutcome& outcome,

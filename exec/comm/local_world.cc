@@ -26,13 +26,13 @@ LocalWorld::LocalWorld(int ranks, int shard_ranks)
 
 LocalWorld::~LocalWorld() = default;
 
-RankGroups LocalWorld::groups(int rank, Device& device) {
+RankGroups LocalWorld::groups(int rank, Device& device, const OnWorld& on_world) {
   {
     const std::lock_guard lock(mutex_);
     devices_[static_cast<std::size_t>(rank)] = &device;
   }
   return make_groups(
-      mesh_, rank,
+      mesh_, rank, on_world,
       [&](CommGroup kind, const std::vector<std::int64_t>& members, int rank_in_group) {
         return std::make_unique<LocalCommunicator>(*groups_.at({kind, members.front()}),
                                                    rank_in_group, rank, device);

@@ -34,7 +34,7 @@ class LocalWorld {
 
   int ranks() const { return static_cast<int>(mesh_.ranks); }
   /// The communicators of one rank, called by its thread. Throws Aborted when a rank has failed.
-  RankGroups groups(int rank, Device& device);
+  RankGroups groups(int rank, Device& device, const OnWorld& on_world = {});
 
   /// Wakes all ranks that wait for others; they throw Aborted.
   void abort(int rank) noexcept;

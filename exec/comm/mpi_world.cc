@@ -37,11 +37,12 @@ MpiWorld::~MpiWorld() {
   MPI_Finalize();
 }
 
-RankGroups MpiWorld::groups(const RankMesh& mesh, Device& device) {
-  return make_groups(mesh, rank_, [&](CommGroup, const std::vector<std::int64_t>& members, int) {
-    return make_mpi_communicator(static_cast<int>(members.front()), serialized_, device,
-                                 *handshake_);
-  });
+RankGroups MpiWorld::groups(const RankMesh& mesh, Device& device, const OnWorld& on_world) {
+  return make_groups(mesh, rank_, on_world,
+                     [&](CommGroup, const std::vector<std::int64_t>& members, int) {
+                       return make_mpi_communicator(static_cast<int>(members.front()), serialized_,
+                                                    device, *handshake_);
+                     });
 }
 
 RankGroups MpiWorld::groups(int shard_ranks, Device& device) {

@@ -34,7 +34,7 @@ class MpiWorld {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   /// The communicators of this rank; all ranks call it together.
-  RankGroups groups(const RankMesh& mesh, Device& device);
+  RankGroups groups(const RankMesh& mesh, Device& device, const OnWorld& on_world = {});
   /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
   RankGroups groups(int shard_ranks, Device& device);
 

@@ -19,8 +19,10 @@ inline constexpr CommGroup kRankGroups[] = {CommGroup::kWorld, CommGroup::kShard
 RankMesh data_parallel_mesh(std::int64_t ranks, std::int64_t shard_ranks);
 
 /// The groups of `rank`: make(kind, members, own place among them) gives a communicator.
+/// `on_world` may be empty.
 template <class Make>
-RankGroups make_groups(const RankMesh& mesh, std::int64_t rank, const Make& make) {
+RankGroups make_groups(const RankMesh& mesh, std::int64_t rank, const OnWorld& on_world,
+                       const Make& make) {
   RankGroups groups;
   for (const CommGroup kind : kRankGroups) {
     const bool is_of_model = kind == CommGroup::kTensor || kind == CommGroup::kPipeline;
@@ -28,6 +30,7 @@ RankGroups make_groups(const RankMesh& mesh, std::int64_t rank, const Make& make
     const std::vector<std::int64_t> members = mesh.members(kind, rank);
     const auto own = std::find(members.begin(), members.end(), rank) - members.begin();
     groups.of(kind) = make(kind, members, static_cast<int>(own));
+    if (kind == CommGroup::kWorld && on_world) on_world(*groups.world);
   }
   return groups;
 }

@@ -107,23 +107,24 @@ std::vector<NcclQueue> NcclWorld::make_queues(const std::vector<MessageQueue>& q
 }
 
 RankGroups NcclWorld::groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues,
-                             Device& device, const NativeStreams& streams) {
+                             Device& device, const NativeStreams& streams,
+                             const OnWorld& on_world) {
   const int rank = bootstrap_.rank();
   const std::shared_ptr<NcclGroup> world = groups_.front();
-  RankGroups groups = make_groups(
-      mesh, rank, [&](CommGroup kind, const std::vector<std::int64_t>& members, int place) {
-        const auto size = static_cast<int>(members.size());
-        const auto first = static_cast<int>(members.front());
-        // A group of all ranks is the world: one set of buffers and connections serves both.
-        std::shared_ptr<NcclGroup> group = world;
-        if (size != bootstrap_.ranks())
-          group = keep(std::make_shared<NcclGroup>(*world, first, rank, word_of(kind)));
-        std::vector<NcclQueue> mine;
-        if (kind == CommGroup::kPipeline) mine = make_queues(queues, *group, place);
-        return std::make_unique<NcclCommunicator>(
-            group, bootstrap_, BootstrapGroup{channel_of(kind, first), place, size}, device,
-            streams, std::move(mine));
-      });
+  const auto make = [&](CommGroup kind, const std::vector<std::int64_t>& members, int place) {
+    const auto size = static_cast<int>(members.size());
+    const auto first = static_cast<int>(members.front());
+    // A group of all ranks is the world: one set of buffers and connections serves both.
+    std::shared_ptr<NcclGroup> group = world;
+    if (size != bootstrap_.ranks())
+      group = keep(std::make_shared<NcclGroup>(*world, first, rank, word_of(kind)));
+    std::vector<NcclQueue> mine;
+    if (kind == CommGroup::kPipeline) mine = make_queues(queues, *group, place);
+    return std::make_unique<NcclCommunicator>(group, bootstrap_,
+                                              BootstrapGroup{channel_of(kind, first), place, size},
+                                              device, streams, std::move(mine));
+  };
+  RankGroups groups = make_groups(mesh, rank, on_world, make);
   // What failed before the watcher knew of these groups.
   if (bootstrap_.failure()) throw Aborted();
   return groups;

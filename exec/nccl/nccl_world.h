@@ -33,7 +33,7 @@ class NcclWorld {
   /// The communicators of this rank, once; all ranks call it together. `queues` are those of a
   /// pipeline's messages, by stage.
   RankGroups groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues, Device& device,
-                    const NativeStreams& streams);
+                    const NativeStreams& streams, const OnWorld& on_world = {});
   /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
   RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
 

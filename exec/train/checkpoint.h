@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "exec/comm/agreement.h"
 #include "exec/train/safetensors.h"
 #include "sim/core/plan.h"
 
@@ -58,6 +59,8 @@ struct CheckpointManifest {
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointFile> files;
   std::string tool_version;
+  std::string job_hash;  // of all that ranks agreed on; empty, as `job`: it is not told
+  JobFacts job;
 };
 
 /// The text of checkpoint.json.

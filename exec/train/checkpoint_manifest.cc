@@ -55,6 +55,10 @@ std::string manifest_text(const CheckpointManifest& manifest) {
     root["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"crc32", digits(file.crc)}});
   }
+  if (!manifest.job_hash.empty()) {
+    root["job"] = {{"sha256", manifest.job_hash}, {"facts", nlohmann::ordered_json::object()}};
+    for (const JobFact& fact : manifest.job) root["job"]["facts"][fact.key] = fact.value;
+  }
   std::string text =
       root.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   const std::size_t at = text.rfind(kChecksumKey);
@@ -107,6 +111,12 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& file
     manifest.files.push_back(std::move(named));
   }
   manifest.tool_version = root.optional<std::string>("tool_version", "");
+  if (root.has("job")) {
+    const JsonReader job = root.require_object("job"), facts = job.require_object("facts");
+    manifest.job_hash = job.require<std::string>("sha256");
+    for (const std::string& key : facts.keys())
+      manifest.job.push_back({key, facts.require<std::string>(key)});
+  }
   return manifest;
 }
 

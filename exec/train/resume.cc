@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <new>
-#include <span>
 #include <string_view>
 
 #include "sim/core/base/error.h"
@@ -46,13 +45,6 @@ Finding look_at(const std::filesystem::path& path, const Communicator& world,
     mine.say(error.what());
   }
   return mine;
-}
-
-template <class T>
-std::vector<T> exchange_all(Communicator& world, const T& mine) {
-  std::vector<T> all(static_cast<std::size_t>(world.size()));
-  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return all;
 }
 
 /// Ranks that see different folders would go on from different steps.

@@ -64,6 +64,8 @@ class Run {
     manifest.config = options_.config;
     manifest.plan = plan_;
     manifest.tool_version = options_.tool_version;
+    manifest.job_hash = options_.job_hash;
+    manifest.job = options_.job;
     return manifest;
   }
 

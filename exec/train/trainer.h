@@ -51,6 +51,8 @@ struct TrainOptions {
   std::filesystem::path folder;           // of metrics.jsonl and checkpoints/
   std::string config;                     // the model's config.json
   std::string tool_version;
+  std::string job_hash;  // of what all ranks have agreed on, and of that what checkpoints keep
+  JobFacts job;
   const Checkpoint* resume = nullptr;
   const SafetensorsModel* weights = nullptr;  // to start from; null: random
   std::string weights_name;

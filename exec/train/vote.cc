@@ -2,7 +2,6 @@
 #include "exec/train/vote.h"
 
 #include <algorithm>
-#include <span>
 
 namespace shardwright::exec {
 
@@ -16,9 +15,7 @@ std::vector<Vote> exchange_votes(Communicator& world, const Wish& wish,
   mine.bytes = state.file.bytes;
   const std::size_t size = std::min(state.error.size(), sizeof mine.error - 1);
   std::copy_n(state.error.data(), size, mine.error);
-  std::vector<Vote> all(static_cast<std::size_t>(world.size()));
-  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return all;
+  return exchange_all(world, mine);
 }
 
 }  // namespace shardwright::exec

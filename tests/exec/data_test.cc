@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 
+#include "exec/train/data/checksum.h"
 #include "exec/train/data/data_order.h"
 #include "exec/train/data/open_data.h"
 #include "exec/train/data/sft_dataset.h"
@@ -50,6 +51,40 @@ std::vector<std::int32_t> all_tokens(const TokenSource& source) {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(source.size()));
   source.read(0, tokens);
   return tokens;
+}
+
+TEST_F(DataTest, AChecksumOfAFileIsOfAllItsBytes) {
+  std::string bytes(std::size_t{40} << 20, 'x');  // several parts
+  bytes.front() = 'y';
+  const std::string path = put("data", bytes);
+  EXPECT_EQ(crc32_of_file(path, ""), crc32(bytes));
+  bytes[bytes.size() / 3] = 'z';
+  put("data", bytes);
+  EXPECT_EQ(crc32_of_file(path, ""), crc32(bytes));
+  EXPECT_EQ(crc32_of_file(put("empty", ""), ""), 0u);
+  EXPECT_FALSE(refusal_of([&] { crc32_of_file(folder_ / "none", ""); }).empty());
+}
+
+TEST_F(DataTest, AChecksumOfALargeFileIsKeptWhileItsSizeAndTimeAreThose) {
+  const fs::path cache = folder_ / "kept" / "sums";
+  const std::string path = put("data", "a");
+  fs::resize_file(path, std::size_t{65} << 20);
+  const std::uint32_t first = crc32_of_file(path, cache);
+  const fs::file_time_type time = fs::last_write_time(path);
+  std::fstream(path, std::ios::in | std::ios::out).write("b", 1);
+  fs::last_write_time(path, time);
+  EXPECT_EQ(crc32_of_file(path, cache), first);
+  EXPECT_NE(crc32_of_file(path, ""), first);
+  fs::last_write_time(path, time + std::chrono::seconds(1));
+  const std::uint32_t second = crc32_of_file(path, cache);
+  EXPECT_EQ(second, crc32_of_file(path, ""));
+  // Half of what is kept is as if nothing were.
+  const fs::path kept = fs::directory_iterator(cache)->path();
+  fs::resize_file(kept, fs::file_size(kept) - 1);
+  EXPECT_EQ(crc32_of_file(path, cache), second);
+  fs::resize_file(path, std::size_t{66} << 20);
+  fs::last_write_time(path, time + std::chrono::seconds(1));
+  EXPECT_NE(crc32_of_file(path, cache), second);
 }
 
 template <class Token>

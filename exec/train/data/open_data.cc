@@ -172,6 +172,9 @@ Data open_data(const DataOptions& options) {
   train.holds_out = options.holds_out && options.eval.empty();
   const std::vector<NamedPart> names = parts_of(options.train);
   Data data = names.size() == 1 ? open_one(names.front().path, train) : open_all(names, train);
+  for (const NamedPart& name : names) {
+    if (name.path != "synthetic") data.files.push_back(name.path);
+  }
   if (!options.eval.empty()) {
     DataOptions eval = options;
     eval.holds_out = false;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "exec/train/data/dataset.h"
 
@@ -30,7 +31,8 @@ struct DataOptions {
 
 struct Data {
   std::unique_ptr<Dataset> train;
-  std::unique_ptr<Dataset> eval;  // null: nothing to evaluate on
+  std::unique_ptr<Dataset> eval;     // null: nothing to evaluate on
+  std::vector<std::string> files{};  // of the training data
 };
 
 /// Throws Error naming the file and what is wrong with it.

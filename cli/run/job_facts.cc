@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/job_facts.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "exec/train/data/checksum.h"
+#include "sim/core/base/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Settings that a rank may have for itself: paths, whose contents count, and what only rank 0 or
+/// the rank's own machine does.
+constexpr std::array<std::string_view, 11> kOfOneRank = {
+    "plan", "model",   "data",       "out",         "overwrite", "log-every",
+    "nvtx", "cluster", "rendezvous", "cpu-binding", "threads"};
+
+/// Paths of which all ranks have one or none.
+constexpr std::array<std::string_view, 4> kGivenOrNot = {"weights", "eval-data", "resume", "trace"};
+
+/// Keys that may move when a run goes on and change nothing of what is computed, or have notes of
+/// their own (resume_notes.cc). Data and model may not move; all others are said.
+constexpr std::array<std::string_view, 37> kMovesUnsaid = {
+    "ranks",          "strategy",     "shard-group",    "tp",          "sp",           "pp",
+    "virtual-stages", "pp-schedule",  "pp-layout",      "rank-order",  "sum-shape",    "seq-len",
+    "micro-batch",    "grad-accum",   "ckpt-layers",    "recompute",   "buffers",      "prefetch",
+    "steps",          "eval-every",   "eval-sequences", "save-every",  "keep",         "save",
+    "save-patience",  "tensorboard",  "trace-step",     "trace-steps", "trace",        "resume",
+    "weights",        "communicator", "collective-sms", "clock",       "rank-timeout", "streams",
+    "network"};
+
+/// Keys of a config.json that name things.
+constexpr std::array<std::string_view, 8> kNames = {
+    "architectures", "dtype",        "torch_dtype",  "transformers_version",
+    "use_cache",     "bos_token_id", "eos_token_id", "pad_token_id"};
+
+constexpr std::string_view kData = "crc32 of the data", kOfConfig = "config.", kOfPlan = "plan.";
+
+template <std::size_t N>
+bool is_among(const std::array<std::string_view, N>& keys, std::string_view key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+exec::JobFacts facts_of_config(const std::string& text) {
+  exec::JobFacts facts;
+  const auto config = nlohmann::json::parse(text);
+  for (const auto& [key, value] : config.items()) {
+    if (key.starts_with('_') || is_among(kNames, key)) continue;
+    facts.push_back({fmt::format("{}{}", kOfConfig, key), value.dump()});
+  }
+  return facts;
+}
+
+/// Where sums of large files are kept; empty: nowhere.
+fs::path data_cache() {
+  const auto folder = [](const char* variable, const char* within) -> fs::path {
+    const char* value = std::getenv(variable);
+    return value == nullptr || *value != '/' ? fs::path() : fs::path(value) / within;
+  };
+  const fs::path own = folder("XDG_CACHE_HOME", "shardwright/data");
+  return own.empty() ? folder("HOME", ".cache/shardwright/data") : own;
+}
+
+std::string sums_of(const std::vector<std::string>& files) {
+  std::vector<std::string> sums;
+  for (const std::string& file : files)
+    sums.push_back(fmt::format("{:08x}", exec::crc32_of_file(file, data_cache())));
+  return fmt::format("{}", fmt::join(sums, " "));
+}
+
+std::string or_nothing(const std::string& value) {
+  return value.empty() ? "nothing" : value;
+}
+
+/// Keys of either whose values differ, with the values before and now.
+std::map<std::string, std::pair<std::string, std::string>> differences(const exec::JobFacts& before,
+                                                                       const exec::JobFacts& now) {
+  std::map<std::string, std::pair<std::string, std::string>> all;
+  for (const exec::JobFact& fact : before) all[fact.key].first = fact.value;
+  for (const exec::JobFact& fact : now) all[fact.key].second = fact.value;
+  std::erase_if(all, [](const auto& entry) { return entry.second.first == entry.second.second; });
+  return all;
+}
+
+}  // namespace
+
+void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data& data) {
+  exec::JobFacts& facts = options.facts;
+  facts = {{"version", options.train.tool_version}};
+  for (const SettingInfo& info : setting_table()) {
+    const RunSetting& setting = settings.at(info.key);
+    if (is_among(kOfOneRank, info.key)) continue;
+    const bool is_path = is_among(kGivenOrNot, info.key) && !setting.value.empty();
+    facts.push_back({info.key, is_path ? "given" : setting.value, setting.origin});
+  }
+  facts.push_back({std::string(kData), sums_of(data.files)});
+  facts.push_back({"sequences of the data", fmt::format("{:08x}", data.train->fingerprint())});
+  if (data.eval)
+    facts.push_back({"evaluation data", fmt::format("{:08x}", data.eval->fingerprint())});
+  options.train.job = facts;  // a checkpoint has model and plan
+  for (exec::JobFact& fact : facts_of_config(options.config)) facts.push_back(std::move(fact));
+  const auto plan = plan_to_json(options.plan);
+  for (const auto& [key, value] : plan.items())
+    facts.push_back({fmt::format("{}{}", kOfPlan, key), value.dump()});
+  options.train.job_hash = exec::hash_of(facts);
+}
+
+exec::OnWorld agreement(const RunOptions& options) {
+  return [&options](exec::Communicator& world) { exec::require_agreement(world, options.facts); };
+}
+
+void require_same_job(const RunOptions& options, const exec::Checkpoint& resumed) {
+  const exec::CheckpointManifest& before = resumed.manifest();
+  std::vector<std::string> keys;
+  for (const auto& [key, values] :
+       differences(facts_of_config(before.config), facts_of_config(options.config))) {
+    keys.push_back(fmt::format("{} {} (now {})", key.substr(kOfConfig.size()),
+                               or_nothing(values.first), or_nothing(values.second)));
+  }
+  if (!keys.empty()) {
+    throw Error(
+        fmt::format("{}: made for another model, with {}; expected its own config.json, or "
+                    "--weights, which begins anew with another",
+                    resumed.folder().string(), fmt::join(keys, ", ")));
+  }
+  for (const auto& [key, values] : differences(before.job, options.train.job)) {
+    if (key != kData || values.first.empty()) continue;
+    throw Error(fmt::format("{}: made with other training data: {} was {}, now it is {}",
+                            resumed.folder().string(), key, values.first,
+                            or_nothing(values.second)));
+  }
+}
+
+std::vector<std::string> moved_facts(const RunOptions& options, const exec::Checkpoint& resumed) {
+  std::vector<std::string> sentences;
+  const exec::JobFacts& before = resumed.manifest().job;
+  if (before.empty()) return sentences;
+  for (const auto& [key, values] : differences(before, options.train.job)) {
+    if (is_among(kMovesUnsaid, key)) continue;
+    const bool is_setting =
+        std::any_of(setting_table().begin(), setting_table().end(),
+                    [&key = key](const SettingInfo& info) { return info.key == key; });
+    sentences.push_back(fmt::format("{}{} is {}; in the run that is resumed it was {}",
+                                    is_setting ? "--" : "", key, or_nothing(values.second),
+                                    or_nothing(values.first)));
+  }
+  return sentences;
+}
+
+}  // namespace shardwright::cli
