@@ -17,6 +17,7 @@
 // Read next: exec/sharding.h (which buffer), exec/model_ops.h (which kernel), exec/device.h.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -136,6 +137,10 @@ class Executor {
     return mesh_.members(CommGroup::kPipeline, 0);
   }
   void parameters_changed();
+  /// Of each of these states the exact sum of its parameter's squares (kernels/exact_sum.h), equal
+  /// where all values are; the host waits.
+  std::vector<std::array<std::int64_t, kExactSumWords>> squares_of_parameters(
+      const std::vector<OwnedState>& states);
   /// Copies between device arrays and host floats (bf16 is widened and rounded); the host waits.
   std::vector<float> read(const Array& array);
   /// Enqueues a copy of the bytes as they are; they are there after device().synchronize().
@@ -145,6 +150,12 @@ class Executor {
   const Schedule& schedule() const { return schedule_; }
   Device& device() { return device_; }
   Communicator& world() { return *groups_.world; }
+  /// Null where this rank has nobody to share such a group with.
+  Communicator* group(CommGroup kind) { return groups_.of(kind).get(); }
+  /// Its ranks of the world.
+  std::vector<std::int64_t> members(CommGroup kind) const {
+    return mesh_.members(kind, groups_.world->rank());
+  }
   const StepTracer* tracer() const { return options_.tracer; }
   Bytes planned_bytes() const { return StepMemory::planned_bytes(schedule_); }
   /// Of the present step, or the last one. Any thread may ask.

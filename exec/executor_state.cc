@@ -55,6 +55,20 @@ void Executor::initialize(std::uint64_t seed) {
   parameters_changed();
 }
 
+// The record of a step is free between steps, so this takes no memory of the device.
+std::vector<std::array<std::int64_t, kExactSumWords>> Executor::squares_of_parameters(
+    const std::vector<OwnedState>& states) {
+  std::vector<std::array<std::int64_t, kExactSumWords>> squares(states.size());
+  std::int64_t* words = workspace_.record(groups_.world->rank());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    device_.zero(streams_[0], words, sizeof squares[i]);
+    device_.sum_of_squares(streams_[0], states[i].parameter, words);
+    device_.copy(streams_[0], squares[i].data(), words, sizeof squares[i]);
+  }
+  device_.synchronize();
+  return squares;
+}
+
 void Executor::parameters_changed() {
   cast_changed();
   device_.synchronize();

@@ -18,6 +18,7 @@
 #include "exec/train/data/data_order.h"
 #include "exec/train/event_file.h"
 #include "exec/train/gather_timeline.h"
+#include "exec/train/replicas.h"
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
 #include "sim/core/base/atomic_file.h"
@@ -216,6 +217,7 @@ class Run {
       explode(fmt::format("step {}: the evaluation's loss is {}", number, *metrics.eval_loss));
     }
     report(metrics);
+    if (due(options_.compare_every, number)) compare_replicas(executor_, number);
     if (options_.saves && !last && result_.failure.empty() && due(options_.save_every, number)) {
       save();
     }
@@ -275,6 +277,7 @@ class Run {
   }
 
   void save() {
+    compare_replicas(executor_, result_.last_step);
     last_save_ = Clock::now();
     checkpointer_.begin(result_.last_step, sequences_, tokens_);
     saved_ = result_.last_step;

@@ -46,6 +46,7 @@ struct TrainOptions {
   bool saves = true;                // without: no checkpoint at all, for runs that are only timed
   std::int64_t keep = 0;            // checkpoints; 0: all
   std::optional<Bytes> host_memory_left;  // for checkpoints; none: what the machine says
+  std::int64_t compare_every = 100;       // steps, and before checkpoints: what replicas hold
   std::int64_t trace_step = 0;            // the first whose timeline is kept; 0: none
   std::int64_t trace_steps = 1;           // how many
   std::filesystem::path folder;           // of metrics.jsonl and checkpoints/
