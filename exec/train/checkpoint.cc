@@ -57,6 +57,14 @@ std::string_view name_of(StateKind kind) {
   return "unknown";
 }
 
+void require_checksum(const fs::path& path, std::uint32_t expected) {
+  const MappedFile mapped(path);
+  const std::uint32_t found = crc32(mapped.bytes());
+  if (found == expected) return;
+  throw Error(fmt::format("{}: the checksum is {:08x}, expected {:08x}: the file was altered",
+                          mapped.name(), found, expected));
+}
+
 Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
   const fs::path manifest = folder_ / kManifest;
   if (!fs::is_directory(folder_)) {
@@ -134,13 +142,7 @@ void Checkpoint::require_whole_tensors() {
 void Checkpoint::verify(std::int64_t part, std::int64_t parts) const {
   for (std::size_t i = static_cast<std::size_t>(part); i < manifest_.files.size();
        i += static_cast<std::size_t>(parts)) {
-    const CheckpointFile& file = manifest_.files[i];
-    const MappedFile mapped(folder_ / file.name);
-    const std::uint32_t found = crc32(mapped.bytes());
-    if (found != file.crc) {
-      throw Error(fmt::format("{}: the checksum is {:08x}, expected {:08x}: the file was altered",
-                              mapped.name(), found, file.crc));
-    }
+    require_checksum(folder_ / manifest_.files[i].name, manifest_.files[i].crc);
   }
 }
 

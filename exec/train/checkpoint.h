@@ -68,6 +68,9 @@ std::string manifest_text(const CheckpointManifest& manifest);
 /// Throws Error naming `file` and what is wrong.
 CheckpointManifest parse_manifest(std::string_view text, const std::string& file);
 
+/// Reads the file and throws Error where its CRC-32 is another.
+void require_checksum(const std::filesystem::path& path, std::uint32_t expected);
+
 /// A checkpoint that can be read.
 class Checkpoint {
  public:

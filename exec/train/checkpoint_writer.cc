@@ -4,8 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "exec/train/data/checksum.h"
-#include "exec/train/data/mapped_file.h"
 #include "sim/core/base/check.h"
 
 namespace shardwright::exec {
@@ -18,9 +16,9 @@ CheckpointFile write_file(const StateSnapshot& snapshot, const std::filesystem::
   SafetensorsWriter writer(path, snapshot.specs, {{"format", "shardwright.checkpoint"}});
   for (const std::span<const std::byte> bytes : snapshot.data) writer.write(bytes);
   writer.finish();
-  // Read back: the checksum is of what the disk took, and it comes from the page cache.
-  const MappedFile written(path);
-  return {name, std::ssize(written.bytes()), crc32(written.bytes())};
+  // The checksum is of what lay in memory, and what the disk took has to have it.
+  require_checksum(path, writer.crc());
+  return {name, writer.bytes(), writer.crc()};
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "exec/train/data/checksum.h"
 #include "kernels/bf16.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
@@ -291,17 +292,21 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   for (const TensorSpec& tensor : tensors) left_bytes_ += tensor.size_bytes();
   file_ = std::make_unique<AtomicFile>(path, OutputPlace::kInFolder);
   const std::uint64_t length = header.size();
-  std::array<char, sizeof length> bytes;
-  std::memcpy(bytes.data(), &length, sizeof length);
-  file_->write({bytes.data(), bytes.size()});
-  file_->write(header);
+  put(std::as_bytes(std::span(&length, 1)));
+  put(std::as_bytes(std::span(header)));
+}
+
+void SafetensorsWriter::put(std::span<const std::byte> bytes) {
+  bytes_ += std::ssize(bytes);
+  crc_ = crc32(bytes, crc_);
+  file_->write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   SHARDWRIGHT_CHECK(std::ssize(bytes) <= left_bytes_, "{}: {} bytes beyond the announced tensors",
                     path_, std::ssize(bytes) - left_bytes_);
   left_bytes_ -= std::ssize(bytes);
-  file_->write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  put(bytes);
 }
 
 void SafetensorsWriter::finish() {

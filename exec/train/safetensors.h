@@ -111,11 +111,17 @@ class SafetensorsWriter {
   void write(std::span<const std::byte> bytes);
   /// Makes the file durable and visible. All bytes that the header announces must be written.
   void finish();
+  /// Of all that was given to the file, as it lay in memory.
+  std::int64_t bytes() const { return bytes_; }
+  std::uint32_t crc() const { return crc_; }
 
  private:
+  void put(std::span<const std::byte> bytes);
+
   std::unique_ptr<AtomicFile> file_;
   std::string path_;
-  std::int64_t left_bytes_ = 0;
+  std::int64_t left_bytes_ = 0, bytes_ = 0;
+  std::uint32_t crc_ = 0;
 };
 
 }  // namespace shardwright::exec
