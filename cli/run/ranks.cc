@@ -14,8 +14,10 @@
 #include "cli/machine/host_profile.h"
 #include "cli/run/job_facts.h"
 #include "cli/run/nccl.h"
+#include "cli/run/printer.h"
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"
+#include "cli/text.h"
 #include "exec/comm/local_world.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/libraries/nvtx.h"
@@ -98,6 +100,13 @@ void watch_steps(exec::TrainOptions& train, double first_s) {
   };
 }
 
+/// Of a checkpoint: a disk that answers late is told of, one that never does ends the process.
+void tell_of_slow_save(const std::string& sentence, bool is_hang) {
+  if (!is_hang) return say(stderr, fmt::format("note: {}", printable(sentence, true)));
+  print_hang(sentence);
+  std::_Exit(static_cast<int>(ExitCode::kFailed));
+}
+
 /// Of virtual clocks, by stage and operation: what the network takes. Else empty.
 std::vector<std::vector<std::optional<Nanoseconds>>> network_times_of(
     const RunOptions& options, const std::vector<Schedule>& stages) {
@@ -159,6 +168,7 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
       if (chosen) outcome.resumed = chosen->folder().string();
     }
     if (options.device == DeviceKind::kCuda) watch_steps(train, options.rank_timeout_s);
+    train.on_slow_save = tell_of_slow_save;
     // Ranks that wait for each other on GPUs must not load or allocate meanwhile.
     train.rehearses = options.transport == Transport::kNccl && options.plan.gpus > 1;
     train.prepare = product_choosing(device, options, shown_to);

@@ -14,6 +14,13 @@ namespace shardwright::exec {
 
 using Stage = CheckpointWriter::Stage;
 
+namespace {
+
+constexpr const char* kNames = "whose files take their name in";
+constexpr const char* kWaits = "waits";
+
+}  // namespace
+
 Checkpointer::Checkpointer(Executor& executor, std::filesystem::path folder, std::int64_t keep,
                            CheckpointManifest manifest, Notify notify)
     : executor_(executor),
@@ -27,6 +34,36 @@ Checkpointer::Checkpointer(Executor& executor, std::filesystem::path folder, std
 
 void Checkpointer::require_room(std::optional<Bytes> host_memory_left) const {
   require_host_room(executor_.world(), writes() ? snapshot_bytes(executor_) : 0, host_memory_left);
+}
+
+void Checkpointer::watch(const SaveLimits& limits, const SaveWatch::Tell& tell) {
+  watch_ = std::make_unique<SaveWatch>(
+      limits, [this] { return stage(); }, tell);
+}
+
+SaveStage Checkpointer::stage() const {
+  const char* section = section_.load();
+  const bool writes = writer_.state().stage == Stage::kWriting;
+  if (!writes && section == nullptr) return {};
+  const std::int64_t rank = executor_.world().rank(), step = step_.load();
+  const auto folder = unfinished_checkpoint(folder_, step);
+  if (!writes && section == kWaits) {
+    return {fmt::format("rank {}: the wait for other ranks after a step", rank), true,
+            -sections_.load()};
+  }
+  return {fmt::format("rank {}: the checkpoint of step {}, {} {},", rank, step,
+                      writes ? "whose file is" : section,
+                      (writes ? folder / file_name(rank) : folder).string()),
+          false, writes ? begun_.load() : -sections_.load()};
+}
+
+void Checkpointer::during(const char* what, const std::function<void()>& work) {
+  sections_.fetch_add(1);
+  section_.store(what);
+  executor_.world().wait_for_files(pending_);
+  work();
+  executor_.world().wait_for_files(false);
+  section_.store(nullptr);
 }
 
 void Checkpointer::prepare() {
@@ -54,6 +91,8 @@ void Checkpointer::begin(std::int64_t step, std::int64_t sequences, std::int64_t
   manifest_.step = step;
   manifest_.sequences = sequences;
   manifest_.tokens = tokens;
+  step_.store(step);
+  begun_.fetch_add(1);
   pending_ = true;
   if (!writes()) return;
   writer_.start(take_snapshot(executor_, memory_), unfinished_checkpoint(folder_, step),
@@ -61,7 +100,7 @@ void Checkpointer::begin(std::int64_t step, std::int64_t sequences, std::int64_t
 }
 
 Wish Checkpointer::end_step(const Wish& mine) {
-  const std::vector<Vote> votes = exchange_votes(executor_.world(), mine, state());
+  const std::vector<Vote> votes = exchange(mine);
   settle(votes);
   Wish all;
   for (const Vote& vote : votes) {
@@ -74,7 +113,13 @@ Wish Checkpointer::end_step(const Wish& mine) {
 void Checkpointer::finish() {
   if (!pending_) return;
   writer_.wait();
-  settle(exchange_votes(executor_.world(), {}, state()));
+  settle(exchange({}));
+}
+
+std::vector<Vote> Checkpointer::exchange(const Wish& mine) {
+  std::vector<Vote> votes;
+  during(kWaits, [&] { votes = exchange_votes(executor_.world(), mine, state()); });
+  return votes;
 }
 
 void Checkpointer::settle(const std::vector<Vote>& votes) {
@@ -83,12 +128,14 @@ void Checkpointer::settle(const std::vector<Vote>& votes) {
                        [&](const Vote& vote) { return vote.stage == stage; });
   };
   if (!pending_ || any(Stage::kWriting)) return;
-  pending_ = false;
   writer_.reset();
   for (const Vote& vote : votes) {
     if (vote.stage == Stage::kNotFinite && not_finite_.empty()) not_finite_ = vote.error;
   }
-  if (executor_.world().rank() == 0) commit(votes);
+  if (executor_.world().rank() == 0) during(kNames, [&] { commit(votes); });
+  // A slow flush must not be taken for a rank that hangs in the next step.
+  during(kWaits, [&] { executor_.world().barrier(); });
+  pending_ = false;
 }
 
 void Checkpointer::commit(const std::vector<Vote>& votes) {

@@ -6,12 +6,15 @@
 // write (a full disk) is reported and leaves earlier checkpoints alone.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "exec/train/checkpoint_writer.h"
+#include "exec/train/save_watch.h"
 #include "exec/train/vote.h"
 
 namespace shardwright::exec {
@@ -27,6 +30,9 @@ class Checkpointer {
 
   /// Throws Error where the machine has no room for copies of the state; on all ranks.
   void require_room(std::optional<Bytes> host_memory_left) const;
+  /// From now on somebody looks how long checkpoints take; `tell` hears sentences with rank and
+  /// step.
+  void watch(const SaveLimits& limits, const SaveWatch::Tell& tell);
   /// Makes the memory for them, so that the first checkpoint takes no longer than the others.
   void prepare();
   /// Begins a checkpoint of the present state; one in progress is ended first.
@@ -46,10 +52,15 @@ class Checkpointer {
  private:
   bool writes() const;
   CheckpointWriter::State state() const;
+  std::vector<Vote> exchange(const Wish& mine);
   /// All ranks call it with the same votes.
   void settle(const std::vector<Vote>& votes);
   void commit(const std::vector<Vote>& votes);
   std::string file_name(std::int64_t rank) const;
+  SaveStage stage() const;
+
+  /// Does a part of the rank's own work on a checkpoint, which the watch sees.
+  void during(const char* what, const std::function<void()>& work);
 
   Executor& executor_;
   std::filesystem::path folder_;
@@ -62,6 +73,10 @@ class Checkpointer {
   std::int64_t last_saved_ = -1;
   bool failed_ = false;
   std::string not_finite_;
+  // For the watch: what the rank itself does, and how many sections and checkpoints it has begun.
+  std::atomic<const char*> section_{nullptr};
+  std::atomic<std::int64_t> sections_{0}, begun_{0}, step_{0};
+  std::unique_ptr<SaveWatch> watch_;
 };
 
 }  // namespace shardwright::exec

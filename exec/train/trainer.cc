@@ -124,6 +124,8 @@ class Run {
                                                            : host_memory_left());
       if (options_.save_every > 0 || options_.save_interval_s > 0) checkpointer_.prepare();
     }
+    if (options_.saves && options_.on_slow_save)
+      checkpointer_.watch(options_.save_limits, options_.on_slow_save);
     last_save_ = Clock::now();
   }
 

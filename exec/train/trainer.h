@@ -21,6 +21,7 @@
 #include "exec/train/lr_schedule.h"
 #include "exec/train/metrics.h"
 #include "exec/train/safetensors_model.h"
+#include "exec/train/save_watch.h"
 #include "exec/train/step_watchdog.h"
 
 namespace shardwright::exec {
@@ -63,6 +64,8 @@ struct TrainOptions {
   /// Do everything once before the first collective (Executor::rehearse).
   bool rehearses = false;
   HangLimits hang;
+  SaveLimits save_limits;
+  SaveWatch::Tell on_slow_save;  // none: nobody looks
   /// Hears of a step, or of what comes before and between steps, that does not end, on every rank;
   /// none: nobody looks.
   std::function<void(const std::string&)> on_hang;
