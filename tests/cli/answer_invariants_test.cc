@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <clocale>
 #include <filesystem>
 #include <fstream>
+#include <locale>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -444,6 +446,33 @@ TEST(AnswerInvariants, FasterLinksInsideTheNodeAreFaster) {
                      fmt::format("{}: {} s, with twice {} s, with half {} s", cluster, as_is,
                                  with(2), with(0.5)));
   }
+}
+
+// A Python program, or whoever else holds this process, may have set one with commas.
+TEST(AnswerInvariants, NumbersDoNotDependOnTheLocale) {
+  struct Commas final : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const Words plan = {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
+  const std::vector<Words> asked = {joined(Words{"predict"}, plan),
+                                    joined(Words{"predict", "--json", "--explain"}, plan),
+                                    joined(Words{"export", "--format", "torchtitan"}, plan),
+                                    {"inspect", "cluster", "dgx-h100"}};
+  const auto answers = [&] {
+    std::vector<std::string> all;
+    for (const Words& words : asked) all.push_back(answer_of(words));
+    return all;
+  };
+  const std::vector<std::string> before = answers();
+  const std::locale usual = std::locale::global(std::locale(std::locale::classic(), new Commas));
+  for (const char* name : {"de_DE.UTF-8", "fr_FR.UTF-8", "ru_RU.UTF-8"})
+    if (std::setlocale(LC_NUMERIC, name) != nullptr) break;
+  const std::vector<std::string> with_commas = answers();
+  std::locale::global(usual);
+  std::setlocale(LC_NUMERIC, "C");
+  EXPECT_EQ(with_commas, before);
 }
 
 }  // namespace
