@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/cli/run_fixture.h"
+#include "tests/support/files.h"
 
 namespace shardwright::cli {
 namespace {
@@ -68,7 +69,7 @@ TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
   const auto answer = nlohmann::json::parse(compared.out);
   EXPECT_EQ(answer.at("plan_differences").size(), 0u);
   // Steps of a trace follow one another; none is as long as all of them.
-  const auto traced = nlohmann::json::parse(get(trace)).at("otherData");
+  const auto traced = nlohmann::json::parse(testing::get(trace)).at("otherData");
   EXPECT_EQ(traced.at("streams"), "virtual");
   const double measured_s = answer.at("step_time_s").at("measured");
   double longest_s = 0;
