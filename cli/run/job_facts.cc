@@ -117,7 +117,10 @@ void decide_job(RunOptions& options, const RunSettings& settings, const exec::Da
 }
 
 exec::OnWorld agreement(const RunOptions& options) {
-  return [&options](exec::Communicator& world) { exec::require_agreement(world, options.facts); };
+  return [&options](exec::Communicator& world) {
+    exec::require_agreement(world, options.facts);
+    if (world.rank() == 0 && options.on_agreement) options.on_agreement();
+  };
 }
 
 void require_same_job(const RunOptions& options, const exec::Checkpoint& resumed) {

@@ -3,6 +3,7 @@
 // and the machine. Nothing of it has run yet, so wrong values are refused before anything starts.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,11 +46,12 @@ struct RunOptions {
   int threads = 1;
   exec::DataOptions data;
   exec::TrainOptions train;
-  exec::JobFacts facts;       // that all ranks must have alike
-  std::string resume;         // as given
-  std::string weights;        // as given
-  bool marks_ranges = false;  // operations as ranges of NVTX
-  std::string trace;          // path of the trace; empty: none
+  exec::JobFacts facts;                  // that all ranks must have alike
+  std::function<void()> on_agreement{};  // rank 0, when they have
+  std::string resume;                    // as given
+  std::string weights;                   // as given
+  bool marks_ranges = false;             // operations as ranges of NVTX
+  std::string trace;                     // path of the trace; empty: none
   std::string out;
   bool overwrite = false;  // a finished run in `out`
   std::int64_t log_every = 1;

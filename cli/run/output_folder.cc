@@ -125,13 +125,18 @@ void require_room(const RunOptions& options) {
   const fs::path model = model_folder(options);
   std::error_code ignored;
   if (!options.resume.empty() || !fs::exists(model / "config.json", ignored)) return;
-  if (!options.overwrite) {
-    throw Error(
-        fmt::format("{}: a finished run is there, its model is {}; expected another --out, "
-                    "--resume auto to go on with it, or --overwrite yes",
-                    options.out, model.string()));
-  }
-  fs::remove_all(model, ignored);
+  if (options.overwrite) return;
+  throw Error(
+      fmt::format("{}: a finished run is there, its model is {}; expected another --out, "
+                  "--resume auto to go on with it, or --overwrite yes",
+                  options.out, model.string()));
+}
+
+void remove_finished_model(const RunOptions& options) {
+  const fs::path model = model_folder(options);
+  std::error_code ignored;
+  if (options.resume.empty() && fs::exists(model / "config.json", ignored))
+    fs::remove_all(model, ignored);
 }
 
 void try_outputs(const RunOptions& options) {

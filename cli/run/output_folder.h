@@ -34,8 +34,11 @@ void try_trace(const RunOptions& options);
 void require_own_folders(const RunOptions& options);
 
 /// Throws Error when the folder holds a finished run that this one would overwrite without having
-/// been told to; when it was told to, the finished run's model goes.
+/// been told to.
 void require_room(const RunOptions& options);
+
+/// Of a run that begins anew, whose ranks have agreed.
+void remove_finished_model(const RunOptions& options);
 
 /// Writes to every place that the run is going to write to, and takes it back. Throws Error.
 void try_outputs(const RunOptions& options);

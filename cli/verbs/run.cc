@@ -156,7 +156,11 @@ class RunVerb : public Verb {
     choose_trace_step(options, resumable.newest.get());
     decide_job(options, settings_, data);
     if (resumable.newest) require_same_job(options, *resumable.newest);
-    if (shown) prepare_folder(options, predicted);
+    if (shown) {
+      require_room(options);
+      try_outputs(options);
+      options.on_agreement = [&] { begin_folder(options, predicted); };
+    }
     const RunReference reference{predicted.step_s, predicted.utilisation,
                                  fullest_bytes(predicted.stages)};
     options.train.annotate = [reference](exec::StepMetrics& metrics) {
@@ -226,9 +230,8 @@ class RunVerb : public Verb {
     return document;
   }
 
-  void prepare_folder(const RunOptions& options, const Predicted& predicted) {
-    require_room(options);
-    try_outputs(options);
+  void begin_folder(const RunOptions& options, const Predicted& predicted) {
+    remove_finished_model(options);
     const fs::path plan = fs::path(options.out) / "plan.json";
     require_regular_or_none(plan);
     write_plan(plan, document_of(options, predicted));

@@ -77,6 +77,17 @@ TEST_F(MpiAgreementTest, RanksThatDifferAreRefusedByTheKeyBeforeTheFirstStep) {
   }
 }
 
+TEST_F(MpiAgreementTest, AJobThatIsRefusedLeavesTheFinishedRunThere) {
+  const ProgramResult finished = of_two({});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  const std::string settings = get(folder_ / "mpi" / "run.ini");
+  EXPECT_EQ(of_two({"--weight-decay", "0"}).exit_code, 3);
+  EXPECT_EQ(get(folder_ / "mpi" / "run.ini"), settings);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "mpi" / "model" / "config.json"));
+  EXPECT_EQ(of_two({"--seed", "3"}).exit_code, 3);
+  EXPECT_EQ(of_two({}).exit_code, 0);
+}
+
 TEST_F(MpiAgreementTest, RanksMayHavePathsAndThreadsOfTheirOwn) {
   const auto copy = [&](const std::string& from, const std::string& to) {
     return put(to, get(folder_ / from)).string();
