@@ -87,8 +87,6 @@ class Communicator {
   /// might wait for theirs.
   virtual void fail() noexcept {}
 
-  /// Until false, host functions wait for ranks that write files: for a disk, however long.
-  virtual void wait_for_files(bool /*waits*/) {}
   /// The host waits for all ranks.
   virtual void barrier() = 0;
   /// all[r] = what rank r sent; the host waits. Sizes: all = size() * mine.

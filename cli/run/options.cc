@@ -170,7 +170,7 @@ std::string virtual_network(const RunSettings& settings, bool is_virtual,
     settings.fail("clock", "wall where ranks are processes; virtual needs --communicator local");
   if (options.streams != exec::StreamMode::kInline)
     settings.fail("clock", "wall unless streams are inline");
-  const std::string chosen = network.empty() ? std::string(kVirtualCluster) : network;
+  std::string chosen = network.empty() ? std::string(kVirtualCluster) : network;
   if (profiles::load_cluster(chosen).cluster.devices_per_node > 0)
     settings.fail("network", "a cluster whose ranks have a device each, such as cpu-cores");
   return chosen;

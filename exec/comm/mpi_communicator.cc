@@ -125,7 +125,6 @@ class MpiCommunicator final : public Communicator {
   void receive(StreamId stream, Array data, int from) override;
   void post(StreamId stream, Array data, int to, int channel) override;
   void fetch(StreamId stream, Array data, int from, int channel) override;
-  void wait_for_files(bool waits) override { handshake_.be_patient(waits); }
   void barrier() override;
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
   void fail() noexcept override { handshake_.give_up(); }

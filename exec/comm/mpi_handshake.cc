@@ -92,7 +92,7 @@ void MpiHandshake::ask_all() {
 void MpiHandshake::attend(Seconds waited) {
   const std::lock_guard lock(mutex_);
   hear();
-  if (waited > timeout_ && !patient_.load(std::memory_order_relaxed)) ask_all();
+  if (waited > timeout_) ask_all();
 }
 
 }  // namespace shardwright::exec

@@ -30,9 +30,6 @@ class MpiHandshake {
   /// naming the ranks that do not come. MPI may be called.
   void attend(Seconds waited);
 
-  /// Until false, this rank waits for a disk of another one, however long.
-  void be_patient(bool is) noexcept { patient_.store(is, std::memory_order_relaxed); }
-
   /// This rank has failed and waits for nobody any more. Any thread may say and ask it.
   void give_up() noexcept { gives_up_.store(true, std::memory_order_relaxed); }
   bool gives_up() const noexcept { return gives_up_.load(std::memory_order_relaxed); }
@@ -51,7 +48,7 @@ class MpiHandshake {
   int rank_ = 0;
   std::vector<bool> present_;
   bool said_ = false;
-  std::atomic<bool> gives_up_{false}, patient_{false};
+  std::atomic<bool> gives_up_{false};
 };
 
 }  // namespace shardwright::exec

@@ -60,9 +60,7 @@ SaveStage Checkpointer::stage() const {
 void Checkpointer::during(const char* what, const std::function<void()>& work) {
   sections_.fetch_add(1);
   section_.store(what);
-  executor_.world().wait_for_files(pending_);
   work();
-  executor_.world().wait_for_files(false);
   section_.store(nullptr);
 }
 

@@ -39,7 +39,7 @@ class RunFixture : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::filesystem::path put(const std::string& name, std::string_view bytes) const {
-    const std::filesystem::path path = folder_ / name;
+    std::filesystem::path path = folder_ / name;
     std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
     return path;
   }

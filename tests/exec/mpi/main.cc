@@ -2,17 +2,14 @@
 // One rank of the MPI tests, started by mpirun; all ranks run the same tests at the same time. It
 // goes through the contract of communicators, trains with every strategy and compares what it owns
 // with one rank that accumulates, computed in the same process. With a word as argument it fails on
-// rank 1 in the way that the word names, on streams of the mode that a second one names; with the
-// word "write" rank 1 only takes longer than ranks may.
+// rank 1 in the way that the word names, on streams of the mode that a second one names.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "exec/comm/mpi_world.h"
 #include "exec/range_marker.h"
@@ -179,17 +176,6 @@ void fail_on_rank_one(std::string_view how, StreamMode mode) {
   }
 }
 
-void write_slowly_on_rank_one() {
-  Training training;
-  training.plan = tiny_plan(Strategy::kYafsdp, the_world->ranks());
-  Rank rank(training);
-  Communicator& world = rank.executor.world();
-  world.wait_for_files(true);
-  if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
-  world.barrier();
-  world.wait_for_files(false);
-}
-
 }  // namespace
 }  // namespace shardwright::exec
 
@@ -197,15 +183,13 @@ int main(int argc, char** argv) {
   using namespace shardwright::exec;
   // A busy machine makes ranks slow: only the one that waits for a rank in vain is impatient.
   constexpr double kImpatience = 5, kPatience = 1800;  // seconds
-  const std::string_view how = argc > 1 ? argv[1] : "";
-  MpiWorld world(true, how == "stop" ? kImpatience : how == "write" ? 1 : kPatience);
+  MpiWorld world(true, argc > 1 && std::string_view(argv[1]) == "stop" ? kImpatience : kPatience);
   the_world = &world;
   GTEST_FLAG_SET(brief, true);              // ranks print on one screen
   GTEST_FLAG_SET(catch_exceptions, false);  // what one rank throws ends the job
   ::testing::InitGoogleTest(&argc, argv);
   int failed = 0;
   world.run([&] {
-    if (how == "write") return write_slowly_on_rank_one();
     if (argc > 1) return fail_on_rank_one(argv[1], stream_mode_from(argc > 2 ? argv[2] : "inline"));
     failed = RUN_ALL_TESTS();
   });
