@@ -12,6 +12,7 @@
 #include "cli/child.h"
 #include "cli/config/setting.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::cli {
 
@@ -59,7 +60,7 @@ Settings parse_python(std::string_view text, const std::string& name, const std:
   if (code == static_cast<int>(ExitCode::kBadInput))
     throw Error(fmt::format("{}: {}", name, child->out()));
   if (code == static_cast<int>(ExitCode::kMissingDevice)) fail_without_python(name, child->out());
-  const auto answer = nlohmann::json::parse(child->out(), nullptr, false);
+  const nlohmann::json answer = shardwright::parse_json(child->out(), false);
   if (code != 0 || !answer.is_array()) {
     std::string_view last = child->err();
     while (last.ends_with('\n')) last.remove_suffix(1);

@@ -14,6 +14,7 @@
 
 #include "exec/train/data/checksum.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::cli {
 namespace {
@@ -54,7 +55,7 @@ bool is_among(const std::array<std::string_view, N>& keys, std::string_view key)
 
 exec::JobFacts facts_of_config(const std::string& text) {
   exec::JobFacts facts;
-  const auto config = nlohmann::json::parse(text);
+  const nlohmann::json config = parse_json(text);
   for (const auto& [key, value] : config.items()) {
     if (key.starts_with('_') || is_among(kNames, key)) continue;
     facts.push_back({fmt::format("{}{}", kOfConfig, key), value.dump()});

@@ -10,6 +10,7 @@
 
 #include "exec/comm/sha256.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 namespace shardwright::exec {
 namespace {
@@ -38,7 +39,7 @@ std::string shown(const JobFact& fact) {
 
 /// Of two texts with origins that differ in a key or value; ends in spaces.
 std::string difference(std::string_view first, std::string_view other, std::size_t rank) {
-  const auto mine = nlohmann::json::parse(first), theirs = nlohmann::json::parse(other);
+  const nlohmann::json mine = parse_json(first), theirs = parse_json(other);
   const auto at = [](const nlohmann::json& rows, std::size_t i) {
     if (i >= rows.size()) return JobFact{};
     return JobFact{rows[i].at(0), rows[i].at(1), rows[i].at(2)};
@@ -57,10 +58,7 @@ std::string difference(std::string_view first, std::string_view other, std::size
 }  // namespace
 
 std::string hash_of(const JobFacts& facts) {
-  std::string digits;
-  for (const std::byte byte : digest_of(facts))
-    digits += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return digits;
+  return hex_of(digest_of(facts));
 }
 
 void require_agreement(Communicator& world, const JobFacts& mine) {

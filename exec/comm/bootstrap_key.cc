@@ -56,9 +56,7 @@ Nonce fresh_nonce() {
 std::string random_secret() {
   std::array<std::byte, 16> bits{};
   fill_randomly(bits);
-  std::string text;
-  for (const std::byte byte : bits) text += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return text;
+  return hex_of(bits);
 }
 
 std::vector<std::byte> make_hello(const BootstrapKey& key, std::span<const std::byte> server_nonce,

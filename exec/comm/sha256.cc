@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/comm/sha256.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -92,6 +94,12 @@ bool same_digest(const Digest& a, std::span<const std::byte> b) {
   auto different = std::byte{0};
   for (std::size_t i = 0; i < a.size(); ++i) different |= a[i] ^ b[i];
   return different == std::byte{0};
+}
+
+std::string hex_of(std::span<const std::byte> bytes) {
+  std::string digits;
+  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", std::to_integer<int>(byte));
+  return digits;
 }
 
 }  // namespace shardwright::exec

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <string>
 
 namespace shardwright::exec {
 
@@ -16,6 +17,8 @@ using Digest = std::array<std::byte, 32>;
 
 Digest sha256(std::span<const std::byte> message);
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> message);
+/// Two digits a byte.
+std::string hex_of(std::span<const std::byte> bytes);
 /// Takes the same time wherever they differ.
 bool same_digest(const Digest& a, std::span<const std::byte> b);
 

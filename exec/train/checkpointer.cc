@@ -126,6 +126,7 @@ void Checkpointer::settle(const std::vector<Vote>& votes) {
                        [&](const Vote& vote) { return vote.stage == stage; });
   };
   if (!pending_ || any(Stage::kWriting)) return;
+  pending_ = false;
   writer_.reset();
   for (const Vote& vote : votes) {
     if (vote.stage == Stage::kNotFinite && not_finite_.empty()) not_finite_ = vote.error;
@@ -133,7 +134,6 @@ void Checkpointer::settle(const std::vector<Vote>& votes) {
   if (executor_.world().rank() == 0) during(kNames, [&] { commit(votes); });
   // A slow flush must not be taken for a rank that hangs in the next step.
   during(kWaits, [&] { executor_.world().barrier(); });
-  pending_ = false;
 }
 
 void Checkpointer::commit(const std::vector<Vote>& votes) {

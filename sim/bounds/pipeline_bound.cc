@@ -9,7 +9,7 @@
 namespace shardwright::sim {
 namespace {
 
-/// The inequality above; stages are added one by one.
+/// The inequality of pipeline_bound.h; stages are added one by one.
 class PipelineBound {
  public:
   explicit PipelineBound(const PipelineShape& shape)

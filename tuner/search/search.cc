@@ -95,7 +95,7 @@ void Search::start() {
     for (std::size_t i = 0; i < framework.space.plans.size(); ++i) {
       const Plan& plan = framework.space.plans[i];
       settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
-                           evaluators_.front()[f].replays(plan), sparing, plan.parallel.pp == 1});
+                           evaluators_.front()[f].replays(plan), sparing});
     }
   }
   shortages_.assign(settings_.size(), {kFits});
@@ -156,7 +156,9 @@ bool Search::may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& 
 void Search::bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome) {
   candidate.stage = Stage::kOpen;
   try {
-    if (settings_[candidate.setting].one_stage && !may_fit(evaluator, candidate, outcome)) {
+    // A family is bounded as one, which is worth it where some plan of it may fit.
+    const bool is_family = plan_of(candidate.setting).parallel.pp == 1;
+    if (is_family && !may_fit(evaluator, candidate, outcome)) {
       candidate.stage = Stage::kGone;
       candidate.hopeless = true;
       return;
@@ -477,7 +479,6 @@ std::vector<std::pair<Bytes, Search::Candidate>> Search::shortages_of(std::uint3
   candidate.setting = setting;
   candidate.policy = noted.policy;
   candidate.step = noted.step;
-  if (settings_[setting].one_stage) return {{noted.excess_bytes, candidate}};
   std::vector<std::pair<Bytes, Candidate>> found;
   const auto add = [&] {
     const Plan plan = plan_of(candidate);

@@ -148,9 +148,8 @@ class Search {
   struct Setting {
     std::uint32_t plan = 0;
     std::uint16_t framework = 0;
-    bool replays = false;    // its full prediction knows more of memory than bounds do
-    bool spares = false;     // it recomputes only as far as memory requires
-    bool one_stage = false;  // its family is bounded as one, which is worth it where some plan fits
+    bool replays = false;  // its full prediction knows more of memory than bounds do
+    bool spares = false;   // it recomputes only as far as memory requires
   };
   /// The least excess over memory among the plans of a setting that do not fit.
   struct Shortage {
