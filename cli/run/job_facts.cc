@@ -15,6 +15,7 @@
 #include "exec/train/data/checksum.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
 namespace {
@@ -42,9 +43,9 @@ constexpr std::array<std::string_view, 37> kMovesUnsaid = {
     "network"};
 
 /// Keys of a config.json that name things.
-constexpr std::array<std::string_view, 8> kNames = {
-    "architectures", "dtype",        "torch_dtype",  "transformers_version",
-    "use_cache",     "bos_token_id", "eos_token_id", "pad_token_id"};
+constexpr std::array<std::string_view, 7> kNames = {
+    "dtype",        "torch_dtype",  "transformers_version", "use_cache",
+    "bos_token_id", "eos_token_id", "pad_token_id"};
 
 constexpr std::string_view kData = "crc32 of the data", kOfConfig = "config.", kOfPlan = "plan.";
 
@@ -61,6 +62,15 @@ exec::JobFacts facts_of_config(const std::string& text) {
     facts.push_back({fmt::format("{}{}", kOfConfig, key), value.dump()});
   }
   return facts;
+}
+
+/// What of a model a run that goes on computes with.
+Model arithmetic_of(Model model) {
+  model.name.clear();
+  model.dropout.clear();
+  model.ignored_keys.clear();
+  model.initial_deviation = 0;
+  return model;
 }
 
 /// Where sums of large files are kept; empty: nowhere.
@@ -126,13 +136,15 @@ exec::OnWorld agreement(const RunOptions& options) {
 
 void require_same_job(const RunOptions& options, const exec::Checkpoint& resumed) {
   const exec::CheckpointManifest& before = resumed.manifest();
+  const bool is_same_model = arithmetic_of(parse_hf_config(before.config, resumed.folder().string(),
+                                                           "")) == arithmetic_of(options.model);
   std::vector<std::string> keys;
   for (const auto& [key, values] :
        differences(facts_of_config(before.config), facts_of_config(options.config))) {
     keys.push_back(fmt::format("{} {} (now {})", key.substr(kOfConfig.size()),
                                or_nothing(values.first), or_nothing(values.second)));
   }
-  if (!keys.empty()) {
+  if (!is_same_model) {
     throw Error(
         fmt::format("{}: made for another model, with {}; expected its own config.json, or "
                     "--weights, which begins anew with another",

@@ -32,6 +32,7 @@ struct Rope {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   std::int64_t original_max_positions = 8192;
+  bool operator==(const Rope&) const = default;
 };
 
 /// Routed experts in place of the MLP in some or all layers. A router, one row of weights an
@@ -153,6 +154,7 @@ struct Model {
   double logit_softcap = 0.0;
   double embedding_scale = 1.0;     // gemma: sqrt(hidden)
   double initial_deviation = 0.02;  // standard deviation of initial matrices: initializer_range
+  bool operator==(const Model&) const = default;
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }

@@ -118,7 +118,12 @@ TEST_F(RunAgreementTest, ACheckpointIsGoneOnFromWithItsOwnModelAndDataAlone) {
   EXPECT_THAT(data.err, HasSubstr("made with other training data: crc32 of the data was "));
 
   const ProgramResult moved =
-      resumed({"--model", model_with("same.json", {{"_note", "x"}, {"torch_dtype", "float32"}}),
+      resumed({"--model",
+               model_with("same.json", {{"_note", "x"},
+                                        {"torch_dtype", "float32"},
+                                        {"rope_theta", 10000},
+                                        {"attention_dropout", 0},
+                                        {"initializer_range", 0.1}}),
                "--data", put("copy.txt", get(folder_ / "text.txt")).string(), "--ranks", "1",
                "--grad-accum", "2", "--skip-above", "100", "--keep", "3"});
   EXPECT_EQ(moved.exit_code, 0) << moved.err;
@@ -126,6 +131,13 @@ TEST_F(RunAgreementTest, ACheckpointIsGoneOnFromWithItsOwnModelAndDataAlone) {
   EXPECT_THAT(moved.err, Not(HasSubstr("--keep")));
   EXPECT_THAT(moved.err, Not(HasSubstr("--data")));
   EXPECT_THAT(moved.err, Not(HasSubstr("--ranks")));
+}
+
+TEST_F(RunAgreementTest, AConfigMayHoldWhatPythonWritesForInfinity) {
+  std::string config = get(folder_ / "model.json");
+  put("model.json", config.replace(config.find('{'), 1, R"({"some_limit": Infinity, )"));
+  const ProgramResult result = run(small("out", {"--steps", "2"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST_F(RunAgreementTest, TheHashOfTheJobIsInTheCheckpointAndTheRunFile) {

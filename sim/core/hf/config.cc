@@ -151,7 +151,8 @@ ModelFile find_model(const fs::path& builtin_folder, std::string_view name_or_pa
 }
 
 std::string read_model_config(const fs::path& builtin_folder, std::string_view name_or_path) {
-  return read_file(find_model(builtin_folder, name_or_path).path, kConfigLimits.max_bytes);
+  return hf::without_python_literals(
+      read_file(find_model(builtin_folder, name_or_path).path, kConfigLimits.max_bytes));
 }
 
 std::string model_name_of(std::string_view name_or_path) {

@@ -32,7 +32,7 @@ ModelFile find_model(const std::filesystem::path& builtin_folder, std::string_vi
 /// The model that find_model finds. Throws Error also when the config is refused.
 Model load_model(const std::filesystem::path& builtin_folder, std::string_view name_or_path);
 
-/// The text of the config.json that find_model finds.
+/// The text of the config.json that find_model finds, with null for Infinity and NaN.
 std::string read_model_config(const std::filesystem::path& builtin_folder,
                               std::string_view name_or_path);
 
