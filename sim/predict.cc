@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "sim/accounting.h"
@@ -18,11 +19,10 @@
 #include "sim/memory/reserved.h"
 #include "sim/memory/stage_memory.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/pipeline/stage_schedules.h"
 #include "sim/pipeline/stage_timeline.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/program_cache.h"
-#include "sim/strategies/lower.h"
 #include "sim/uncertainty/calibrated_interval.h"
 #include "sim/uncertainty/extrapolation.h"
 #include "sim/uncertainty/intervals.h"
@@ -39,44 +39,50 @@ bool expandable_segments(const Plan& plan, const Stack& stack) {
                                                  : plan.allocator == AllocatorKind::kExpandable;
 }
 
-/// What a stage of a step does and holds.
-struct StageOfStep {
-  StageTime time;
-  std::int64_t layers = 0;
+/// What a stage takes of its device.
+struct StageFootprint {
   MemoryLevel allocated;
-  Bytes reserved_bytes = 0;
+  Bytes active_bytes = 0, reserved_bytes = 0;
+  std::int64_t retries = 0;
+  bool estimates_fragmentation = false;
+  std::string peak_at;
 };
 
-/// The fullest stage's memory stands for all of a pipeline's.
-void fill_memory_of_stages(MemoryPrediction& m, const std::vector<StageOfStep>& stages) {
+/// The fullest stage's memory stands for all.
+void fill_memory(MemoryPrediction& m, const std::vector<StageFootprint>& stages) {
   const auto fullest = std::max_element(stages.begin(), stages.end(),
-                                        [](const StageOfStep& a, const StageOfStep& b) {
+                                        [](const StageFootprint& a, const StageFootprint& b) {
                                           return a.reserved_bytes < b.reserved_bytes;
                                         });
-  m.estimates_fragmentation = true;
-  m.peak_allocated_bytes = m.peak_active_bytes = fullest->allocated.bytes;
+  m.estimates_fragmentation = fullest->estimates_fragmentation;
+  m.peak_allocated_bytes = fullest->allocated.bytes;
+  m.peak_active_bytes = fullest->active_bytes;
   m.peak_reserved_bytes = fullest->reserved_bytes;
+  m.allocator_retries = fullest->retries;
   m.breakdown_bytes = fullest->allocated.by_category;
-  m.peak_at = fmt::format("the backward pass of stage {}", fullest - stages.begin());
+  m.peak_at = fullest->peak_at;
   m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
   m.fits = m.total_bytes <= m.usable_bytes;
 }
 
-void fill_stages(Prediction& p, const std::vector<StageOfStep>& stages) {
+void fill_stages(Prediction& p, const SimulatedStep& step,
+                 const std::vector<StageFootprint>& footprints) {
   const MemoryPrediction& m = p.memory;
-  for (const StageOfStep& of : stages) {
+  const std::vector<std::int64_t> layers = stage_layers(pipeline_shape(p.plan), step.parts);
+  for (std::size_t s = 0; s < step.stages.size(); ++s) {
     StagePrediction& stage = p.stages.emplace_back();
-    stage.stage = std::ssize(p.stages) - 1;
-    stage.layers = of.layers;
-    stage.compute_s = of.time.compute_s;
-    stage.exposed_communication_s = of.time.exposed_s;
-    stage.host_s = of.time.host_s;
-    stage.optimizer_s = of.time.optimizer_s;
-    stage.bubble_s = of.time.bubble_s;
-    stage.peak_allocated_bytes = of.allocated.bytes;
-    stage.peak_reserved_bytes = of.reserved_bytes;
-    stage.fits = of.reserved_bytes + m.runtime_bytes <= m.usable_bytes;
-    std::copy(of.allocated.by_category.begin(), of.allocated.by_category.end(),
+    stage.stage = static_cast<std::int64_t>(s);
+    stage.layers = layers[s];
+    stage.compute_s = step.stages[s].compute_s;
+    stage.exposed_communication_s = step.stages[s].exposed_s;
+    stage.host_s = step.stages[s].host_s;
+    stage.optimizer_s = step.stages[s].optimizer_s;
+    stage.bubble_s = step.stages[s].bubble_s;
+    const MemoryLevel& allocated = footprints[s].allocated;
+    stage.peak_allocated_bytes = allocated.bytes;
+    stage.peak_reserved_bytes = footprints[s].reserved_bytes;
+    stage.fits = stage.peak_reserved_bytes + m.runtime_bytes <= m.usable_bytes;
+    std::copy(allocated.by_category.begin(), allocated.by_category.end(),
               stage.breakdown_bytes.begin());
   }
 }
@@ -113,43 +119,42 @@ struct Predictor::State {
   Engine engine, other_engine;                  // the second one's clocks are nobody's
   std::unique_ptr<PipelineSimulator> pipeline;  // made when a plan needs it
   std::unique_ptr<Bounds> bounds;
-  Schedule schedule;
-  bool scheduled = false;  // `schedule` is of the last plan
-  std::vector<OpCost> op_costs;
+  StepProgram program;
+  std::vector<OpCost> op_costs;  // of a step that is one stage
   KernelTimes kernels;           // of the last plan's step, of its busiest stage
   Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
 
-  void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step) const {
-    const double simulated_s = seconds_of(step.step_ns);
-    t.iteration_s = simulated_s * scale_factor(profile, plan);
-    t.compute_s = seconds_of(step.time.compute_ns);
-    t.exposed_communication_s = seconds_of(step.time.exposed_ns) + (t.iteration_s - simulated_s);
-    t.host_s = seconds_of(step.time.host_ns);
-    t.optimizer_s = seconds_of(step.time.optimizer_ns);
-    const auto phase = [&](Phase which) {
-      return seconds_of(step.phase_ns[static_cast<std::size_t>(which)]);
-    };
-    t.forward_s = phase(Phase::kForward) + phase(Phase::kLoss);
-    t.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
-    fill_rates(t, plan, executed_flops(schedule));
-  }
+  Schedule& schedule() { return program.stages.front(); }
+  const Schedule& schedule() const { return program.stages.front(); }
 
-  /// Of a step on one stage.
-  HostShare host_share(const TimePrediction& t) const {
-    const double between_s = profile.stack.host.step_s;
-    HostShare share{-between_s, t.compute_s + t.exposed_communication_s + t.optimizer_s,
-                    std::max(0.0, t.host_s - between_s)};
-    for (const Section& section : schedule.sections)
-      share.issues_s += section.repeats * seconds_of(issued_ns(schedule, op_costs, section));
-    share.issues_s = std::max(0.0, share.issues_s);
-    return share;
-  }
-
-  KernelTimes kernels_of_schedule() const {
-    KernelTimes times;
-    for (const Section& section : schedule.sections)
-      times.add(kernel_times(schedule, op_costs, section), section.repeats);
-    return times;
+  /// The time of a step, and what follows from it. What a machine loses with scale one stage waits
+  /// for in communication; those of a pipeline wait for one another.
+  void fill_time(Prediction& p, SimulatedStep& step) {
+    TimePrediction& t = p.time;
+    t.iteration_s = step.step_s * scale_factor(profile, p.plan);
+    const double scale_s = t.iteration_s - step.step_s;
+    if (step.stages.size() == 1) {
+      step.stages.front().exposed_s += scale_s;
+      step.exposed_s[static_cast<std::size_t>(CommGroup::kData)] += scale_s;
+    } else {
+      for (StageTime& stage : step.stages) stage.bubble_s += scale_s;
+    }
+    const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
+    t.compute_s = busiest.compute_s;
+    t.exposed_communication_s = busiest.exposed_s;
+    t.host_s = busiest.host_s;
+    t.optimizer_s = busiest.optimizer_s;
+    t.forward_s = step.forward_s;
+    t.backward_s = step.backward_s;
+    fill_rates(t, p.plan, step.flops);
+    kernels = step.kernels;
+    p.host = {step.issued_s, t.compute_s + t.exposed_communication_s + t.optimizer_s,
+              std::max(0.0, t.host_s - profile.stack.host.step_s)};
+    p.regime = step_regime(p.host, kernels, t.exposed_communication_s);
+    p.pipeline = {step.bubble, p.plan.grad_accum, step.steady_state_after};
+    p.sent = step.sent;
+    p.communication = sum_of(p.sent);
+    p.exposed_s = step.exposed_s;
   }
 
   /// Of a step whose length is known, and that a rank executes so many FLOPs in.
@@ -169,78 +174,60 @@ struct Predictor::State {
     return *pipeline;
   }
 
-  /// Simulates a step in stages, of which the busiest stands for all.
-  std::vector<StageOfStep> run_stages(Prediction& p, const PredictOptions& options) {
-    const Plan& plan = p.plan;
+  /// Simulates a step in stages.
+  SimulatedStep run_stages(const Plan& plan, const PredictOptions& options,
+                           std::vector<StageFootprint>& footprints) {
     PipelineRecord record;
-    PipelineStep step = stages().run(plan, options.timeline != nullptr ? &record : nullptr);
-    const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
-    TimePrediction& t = p.time;
-    t.iteration_s = step.step_s * scale_factor(profile, plan);
-    const double scale_s = t.iteration_s - step.step_s;
-    t.compute_s = busiest.compute_s;
-    t.exposed_communication_s = busiest.exposed_s;
-    t.host_s = busiest.host_s;
-    t.optimizer_s = busiest.optimizer_s;
-    const double between_s = profile.stack.host.step_s;
-    p.host = {step.issued_s, t.compute_s + t.exposed_communication_s,
-              std::max(0.0, t.host_s - between_s)};
-    kernels = step.kernels;
-    p.regime = step_regime(p.host, kernels, t.exposed_communication_s);
-    t.forward_s = step.forward_s;
-    t.backward_s = step.backward_s;
-    fill_rates(t, plan, step.flops);
-    p.pipeline.bubble = step.bubble;
-    p.pipeline.steady_state_after = step.steady_state_after;
-    p.sent = step.sent;
-    p.communication = shardwright::sim::sum_of(p.sent);
-    p.exposed_s = step.exposed_s;
+    program.stages.clear();
+    SimulatedStep step = stages().run(plan, options.timeline != nullptr ? &record : nullptr);
     if (options.timeline != nullptr) {
-      std::vector<Schedule> schedules =
-          stage_schedules(model, plan, profile.stack, profile.cluster, programs.at(plan));
-      write_stage_timeline(step, t.iteration_s, stages().timer(), record, schedules,
-                           *options.timeline);
-      if (options.stage_schedules != nullptr) *options.stage_schedules = std::move(schedules);
+      write_step(model, plan, profile.stack, profile.cluster, programs.at(plan), program);
+      write_stage_timeline(step, step.step_s * scale_factor(profile, plan), stages().timer(),
+                           record, program, *options.timeline);
     }
-    MemoryPrediction& memory = p.memory;
-    memory.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
-    memory.runtime_bytes = runtime_bytes(profile, plan);
-    const std::vector<MemoryLevel> allocated = stage_memory.levels(plan, step.parts);
-    const std::vector<std::int64_t> layers = stage_layers(pipeline_shape(plan), step.parts);
-    std::vector<StageOfStep> of_step;
-    for (std::size_t s = 0; s < allocated.size(); ++s) {
-      step.stages[s].bubble_s += scale_s;
-      of_step.push_back({step.stages[s], layers[s], allocated[s],
-                         estimated_reserved_bytes(allocated[s].peak(), profile.stack)});
+    for (const MemoryLevel& allocated : stage_memory.levels(plan, step.parts)) {
+      StageFootprint& stage = footprints.emplace_back();
+      stage.allocated = allocated;
+      stage.active_bytes = allocated.bytes;
+      stage.reserved_bytes = estimated_reserved_bytes(allocated.peak(), profile.stack);
+      stage.estimates_fragmentation = true;
+      stage.peak_at = fmt::format("the backward pass of stage {}", footprints.size() - 1);
     }
-    fill_memory_of_stages(memory, of_step);
-    return of_step;
+    return step;
   }
 
-  /// Simulates the schedule of a step that is one stage; nothing where it was given up.
-  std::vector<StageOfStep> run_schedule(Prediction& p, const PredictOptions& options) {
-    lower(model, p.plan, profile.stack, profile.cluster, programs.at(p.plan), schedule);
-    costs.cost(schedule, op_costs);
-    const StepTime step = run(p.plan, options, p.memory);
-    if (p.memory.given_up) return {};
-    fill_time(p.time, p.plan, step);
-    p.host = host_share(p.time);
-    kernels = kernels_of_schedule();
-    p.regime = step_regime(p.host, kernels, p.time.exposed_communication_s);
-    p.sent = communication_by_group(schedule);
-    p.communication = sum_of(p.sent);
-    for (std::size_t group = 0; group < p.exposed_s.size(); ++group) {
-      p.exposed_s[static_cast<std::size_t>(told_as(static_cast<CommGroup>(group)))] +=
-          seconds_of(step.exposed_ns[group]);
+  /// Simulates the schedule of a step that is one stage, and its memory with what that makes the
+  /// step wait; nothing where the replay gave up.
+  std::optional<SimulatedStep> run_stage(const Plan& plan, const PredictOptions& options,
+                                         std::vector<StageFootprint>& footprints) {
+    write_step(model, plan, profile.stack, profile.cluster, programs.at(plan), program);
+    costs.cost(schedule(), op_costs);
+    const std::optional<StepTime> time = run(plan, options, footprints.emplace_back());
+    if (!time) return std::nullopt;
+    SimulatedStep step;
+    step.parts = program.parts;
+    step.step_s = seconds_of(time->step_ns);
+    step.stages.push_back({seconds_of(time->time.compute_ns), seconds_of(time->time.exposed_ns),
+                           seconds_of(time->time.host_ns), seconds_of(time->time.optimizer_ns), 0});
+    const auto phase = [&](Phase which) {
+      return seconds_of(time->phase_ns[static_cast<std::size_t>(which)]);
+    };
+    step.forward_s = phase(Phase::kForward) + phase(Phase::kLoss);
+    step.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
+    step.flops = executed_flops(schedule());
+    step.issued_s = -profile.stack.host.step_s;
+    for (const Section& section : schedule().sections) {
+      step.issued_s += section.repeats * seconds_of(issued_ns(schedule(), op_costs, section));
+      step.kernels.add(kernel_times(schedule(), op_costs, section), section.repeats);
     }
-    const TimePrediction& t = p.time;
-    p.exposed_s[static_cast<std::size_t>(CommGroup::kData)] +=
-        t.exposed_communication_s - seconds_of(step.time.exposed_ns);
+    step.issued_s = std::max(0.0, step.issued_s);
+    for (std::size_t group = 0; group < step.exposed_s.size(); ++group) {
+      step.exposed_s[static_cast<std::size_t>(told_as(static_cast<CommGroup>(group)))] +=
+          seconds_of(time->exposed_ns[group]);
+    }
+    step.sent = communication_by_group(schedule());
     if (options.timeline != nullptr) complete(*options.timeline);
-    const MemoryPrediction& m = p.memory;
-    const MemoryLevel allocated{m.peak_allocated_bytes, m.breakdown_bytes};
-    const StageTime time{t.compute_s, t.exposed_communication_s, t.host_s, t.optimizer_s, 0};
-    return {{time, model.layers, allocated, m.peak_reserved_bytes}};
+    return step;
   }
 
   /// The step's length where computation and communication that begin together are taken up in the
@@ -249,7 +236,7 @@ struct Predictor::State {
     EngineOptions other = engine_options(profile.cluster.gpu);
     other.side_streams_first = true;
     other.skip_repeats = options.skip_repeats;
-    const StepTime step = other_engine.run(schedule, op_costs, other);
+    const StepTime step = other_engine.run(schedule(), op_costs, other);
     return p.time.iteration_s +
            seconds_of(step.step_ns - undrained_ns) * scale_factor(profile, p.plan);
   }
@@ -283,24 +270,23 @@ struct Predictor::State {
     set_intervals(p, profile, half_width);
   }
 
-  /// Returns what the device's allocator costs the host in a step, by OpId; empty for nothing.
-  std::vector<Nanoseconds> fill_memory(MemoryPrediction& m, const Plan& plan,
-                                       const Schedule& replayed_schedule, const StepClock& clock,
-                                       bool replays, const PredictOptions& options) const {
+  /// What a schedule takes of the device, and what the device's allocator costs the host in a step
+  /// of it, by OpId, empty for nothing. Nothing at all where it was given up.
+  std::optional<std::vector<Nanoseconds>> footprint(const Plan& plan, const Schedule& replayed_part,
+                                                    const StepClock& clock, bool replays,
+                                                    const PredictOptions& options,
+                                                    StageFootprint& of) const {
     Timeline* timeline = options.timeline;
-    const AllocatedPeak peak = allocated_peak(schedule);
-    m.breakdown_bytes = peak.level.by_category;
-    m.peak_at = describe(schedule, peak.at);
-    m.runtime_bytes = runtime_bytes(profile, plan);
-    m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
-    m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.level.bytes;
+    const AllocatedPeak peak = allocated_peak(schedule());
+    of.allocated = peak.level;
+    of.peak_at = describe(schedule(), peak.at);
+    of.active_bytes = of.reserved_bytes = peak.level.bytes;
     std::vector<Nanoseconds> drains;
     if (profile.stack.memory == MemoryManager::kStatic) {
-      const Bytes arenas = static_memory_bytes(schedule);
-      m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
-          arenas - peak.level.bytes;
-      m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;
-      if (timeline != nullptr) timeline->memory = static_memory_curve(schedule, clock, arenas);
+      of.allocated = static_level(schedule());
+      of.active_bytes = of.reserved_bytes = of.allocated.bytes;
+      if (timeline != nullptr)
+        timeline->memory = static_memory_curve(schedule(), clock, of.reserved_bytes);
     } else if (replays) {
       std::vector<MemorySample>* samples = timeline != nullptr ? &timeline->memory : nullptr;
       AllocatorOptions settings;
@@ -308,13 +294,13 @@ struct Predictor::State {
       if (profile.stack.allocator.max_split_bytes > 0)
         settings.max_split_bytes = static_cast<Bytes>(profile.stack.allocator.max_split_bytes);
       AllocatorOptions limits = settings;
-      limits.limit_bytes =
-          std::clamp<Bytes>(m.usable_bytes - m.runtime_bytes, 0, limits.kUnlimited);
+      const Bytes runtime = runtime_bytes(profile, plan);
+      limits.limit_bytes = std::clamp<Bytes>(
+          profile.cluster.memory_bytes_per_rank(plan.gpus) - runtime, 0, limits.kUnlimited);
       CachingAllocator limited(limits);
-      const Bytes give_up = options.most_bytes - m.runtime_bytes;
-      ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples, give_up);
-      m.given_up = replayed.given_up;
-      if (m.given_up) return {};
+      ReplayedMemory replayed =
+          replay_memory(replayed_part, clock, limited, samples, options.most_bytes - runtime);
+      if (replayed.given_up) return std::nullopt;
       for (const std::int32_t calls : replayed.device_calls) {
         drains.push_back(
             static_cast<Nanoseconds>(calls * profile.stack.host.device_allocation_s * 1e9));
@@ -323,23 +309,22 @@ struct Predictor::State {
         // Says how much would have been needed.
         CachingAllocator unlimited(settings);
         if (samples != nullptr) samples->clear();
-        replayed = replay_memory(replayed_schedule, clock, unlimited, samples);
+        replayed = replay_memory(replayed_part, clock, unlimited, samples);
         drains.clear();
       }
-      m.peak_active_bytes = replayed.peak_active;
-      m.peak_reserved_bytes = replayed.peak_reserved;
-      m.allocator_retries = replayed.retries;
+      of.active_bytes = replayed.peak_active;
+      of.reserved_bytes = replayed.peak_reserved;
+      of.retries = replayed.retries;
     } else if (knows_reserved(plan, profile.stack)) {
-      m.estimates_fragmentation = true;
-      m.peak_reserved_bytes = estimated_reserved_bytes(peak.level.peak(), profile.stack);
+      of.estimates_fragmentation = true;
+      of.reserved_bytes = estimated_reserved_bytes(peak.level.peak(), profile.stack);
     }
-    m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
-    m.fits = m.total_bytes <= m.usable_bytes;
     return drains;
   }
 
-  /// Simulates the step of `schedule`, and memory with what it makes the step wait.
-  StepTime run(const Plan& plan, const PredictOptions& options, MemoryPrediction& memory) {
+  /// Simulates the step of the one stage, and its memory with what it makes the step wait; nothing
+  /// where the replay gave up.
+  std::optional<StepTime> run(const Plan& plan, const PredictOptions& options, StageFootprint& of) {
     const bool replays = options.reserved && !knows_reserved(plan, profile.stack);
     // Micro-batches are alike, so the allocator meets only a few of them.
     const bool shortens =
@@ -350,23 +335,23 @@ struct Predictor::State {
     timed.timeline = options.timeline != nullptr ? options.timeline
                      : replays && !shortens      ? &clock_only
                                                  : nullptr;
-    StepTime step = engine.run(schedule, op_costs, timed);
-    if (!shortens) {
-      const StepClock clock{engine.issue_ns(), engine.completion_ns(), step.step_ns};
-      const auto drains = fill_memory(memory, plan, schedule, clock, replays, options);
-      drain(schedule, drains, 1, StepTime(step), step);
-      return step;
+    StepTime step = engine.run(schedule(), op_costs, timed);
+    Schedule few;
+    StepTime replayed_step = step;
+    if (shortens) {
+      few = schedule();
+      for (Section& section : few.sections)
+        section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroBatches - 2);
+      timed.timeline = &clock_only;
+      replayed_step = engine.run(few, op_costs, timed);
     }
-    Schedule few = schedule;
-    for (Section& section : few.sections) {
-      section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroBatches - 2);
-    }
-    timed.timeline = &clock_only;
-    const StepTime few_step = engine.run(few, op_costs, timed);
-    const StepClock clock{engine.issue_ns(), engine.completion_ns(), few_step.step_ns};
-    const auto drains = fill_memory(memory, plan, few, clock, replays, options);
-    drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroBatches, few_step,
-          step);
+    const Schedule& replayed = shortens ? few : schedule();
+    const StepClock clock{engine.issue_ns(), engine.completion_ns(), replayed_step.step_ns};
+    const auto drains = footprint(plan, replayed, clock, replays, options, of);
+    if (!drains) return std::nullopt;
+    const double times =
+        shortens ? static_cast<double>(plan.grad_accum) / kReplayedMicroBatches : 1;
+    drain(replayed, *drains, times, replayed_step, step);
     return step;
   }
 
@@ -375,7 +360,7 @@ struct Predictor::State {
     timeline.source = "predicted";
     timeline.step_ns = undrained_ns;
     timeline.streams.clear();
-    for (const Stream& stream : schedule.streams) timeline.streams.emplace_back(stream.name);
+    for (const Stream& stream : schedule().streams) timeline.streams.emplace_back(stream.name);
     std::stable_sort(timeline.spans.begin(), timeline.spans.end(),
                      [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
     // The host goes from one operation straight to the next.
@@ -398,8 +383,8 @@ Predictor::~Predictor() = default;
 Predictor::Predictor(Predictor&&) noexcept = default;
 Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 
-const Schedule* Predictor::schedule() const {
-  return state_->scheduled ? &state_->schedule : nullptr;
+const StepProgram& Predictor::program() const {
+  return state_->program;
 }
 const Model& Predictor::model() const {
   return state_->model;
@@ -413,15 +398,20 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
   check_modelled(s.model, plan, s.profile);
-  s.scheduled = plan.parallel.pp == 1;
   Prediction p;
   p.plan = plan;
-  const std::vector<StageOfStep> stages =
-      s.scheduled ? s.run_schedule(p, options) : s.run_stages(p, options);
-  if (p.memory.given_up) return p;
-  fill_stages(p, stages);
-  p.pipeline.micro_batches = plan.grad_accum;
-  if (s.scheduled && options.reserved && cluster.gpu.streams_contend())
+  std::vector<StageFootprint> footprints;
+  const bool is_one = plan.parallel.pp == 1;
+  std::optional<SimulatedStep> step =
+      is_one ? s.run_stage(plan, options, footprints) : s.run_stages(plan, options, footprints);
+  p.memory.given_up = !step;
+  if (!step) return p;
+  s.fill_time(p, *step);
+  p.memory.usable_bytes = cluster.memory_bytes_per_rank(plan.gpus);
+  p.memory.runtime_bytes = runtime_bytes(s.profile, plan);
+  fill_memory(p.memory, footprints);
+  fill_stages(p, *step, footprints);
+  if (is_one && options.reserved && cluster.gpu.streams_contend())
     p.other_tie_order_s = s.other_tie_order_s(p, options);
   p.extrapolated = extrapolations(s.profile, s.model, plan);
   s.fill_intervals(p, options.source);

@@ -15,13 +15,13 @@
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
-#include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 #include "sim/prediction.h"
 
 namespace shardwright::sim {
 
 class Bounds;
+struct StepProgram;
 
 struct PredictOptions {
   bool reserved = true;      // replay the caching allocator; otherwise reserved = allocated
@@ -33,8 +33,6 @@ struct PredictOptions {
   std::string source = {};
   Timeline* timeline =
       nullptr;  // filled with spans and the memory curve; implies the full simulation
-  /// With a timeline of a pipeline: filled with what its spans refer to, by stage.
-  std::vector<Schedule>* stage_schedules = nullptr;
 };
 
 class Predictor {
@@ -48,9 +46,9 @@ class Predictor {
   Prediction predict(const Plan& plan, const PredictOptions& options = {});
   /// What is certain of plans without predicting them.
   Bounds& bounds();
-  /// The schedule of the last predict(); null where it was a pipeline,
-  /// which has one a chunk.
-  const Schedule* schedule() const;
+  /// What the last predict() simulated, whose operations its timeline refers to. Of a pipeline it
+  /// is there with a timeline only.
+  const StepProgram& program() const;
   const Model& model() const;
   const profiles::Profile& profile() const;
 

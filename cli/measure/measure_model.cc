@@ -12,8 +12,8 @@
 #include "profiles/stack_file.h"
 #include "sim/calibrate/gather.h"
 #include "sim/core/base/error.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
-#include "sim/strategies/lower.h"
 #include "sim/trace/observations.h"
 
 namespace shardwright::cli {
@@ -41,7 +41,8 @@ Model shortened(Model model) {
 
 Schedule lowered(const Model& model, const Plan& plan) {
   check_plan(plan, model, plan.gpus);
-  return sim::lower(model, plan, profiles::load_stack("native").stack, plan.gpus);
+  return sim::executed_step(model, plan, profiles::load_stack("native").stack, plan.gpus)
+      .stages.front();
 }
 
 bool fits(const Model& model, const Plan& plan, const MeasuringSite& site) {

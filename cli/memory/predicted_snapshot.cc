@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "cli/memory/pickle.h"
+#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/features.h"
 #include "sim/core/memory_actions.h"
 #include "sim/core/schedule.h"
 #include "sim/memory/allocator.h"
-#include "sim/strategies/lower.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::cli {
 namespace {
@@ -202,7 +203,9 @@ std::string predicted_snapshot(const sim::Job& job, const Plan& plan) {
   Plan drawn = plan;
   drawn.grad_accum = std::min(plan.grad_accum, kDrawnMicroSteps);
   const Stack& stack = job.profile.stack;
-  const Schedule schedule = sim::lower(job.model, drawn, stack, job.profile.cluster.gpus_per_node);
+  const sim::StepProgram step =
+      sim::executed_step(job.model, drawn, stack, job.profile.cluster.gpus_per_node);
+  const Schedule& schedule = first_of(step.stages, "the step");
   const bool expandable =
       drawn.allocator == AllocatorKind::kExpandable ||
       (drawn.allocator == AllocatorKind::kStack && stack.allocator.expandable_segments);

@@ -12,7 +12,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/trained_precision.h"
 #include "sim/pipeline/places_free.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -105,8 +105,10 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
       options.notes.push_back(std::move(note));
   }
   check_plan(with_products_in_bf16(options.plan), options.model, predicted.gpus_per_node);
-  predicted.stages = sim::step_schedules(
-      options.model, options.plan, profiles::load_stack("native").stack, predicted.gpus_per_node);
+  predicted.stages =
+      sim::executed_step(options.model, options.plan, profiles::load_stack("native").stack,
+                         predicted.gpus_per_node)
+          .stages;
   sim::check_places_free(predicted.stages);
   return predicted;
 }

@@ -149,6 +149,14 @@ void list_persistent(Schedule& schedule) {
   list(Persistent::kWorkspace, f.workspace_bytes);
 }
 
+void set_workspace(Schedule& schedule, Bytes bytes) {
+  schedule.sharding.workspace_bytes = bytes;
+  std::erase_if(schedule.persistent, [](const PersistentTensor& tensor) {
+    return tensor.kind == Persistent::kWorkspace;
+  });
+  if (bytes > 0) schedule.persistent.push_back({Persistent::kWorkspace, bytes});
+}
+
 Bytes persistent_bytes(const Schedule& schedule) {
   Bytes bytes = 0;
   for (const PersistentTensor& tensor : schedule.persistent) {

@@ -22,6 +22,9 @@ namespace shardwright {
 /// Fills Schedule::persistent from its sharding facts and unit sizes, in the order of Persistent.
 void list_persistent(Schedule& schedule);
 
+/// Another size of the workspace than list_persistent() listed.
+void set_workspace(Schedule& schedule, Bytes bytes);
+
 /// Bytes of one allocation that holds all persistent tensors, each aligned.
 Bytes persistent_bytes(const Schedule& schedule);
 

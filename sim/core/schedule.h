@@ -18,7 +18,7 @@
 // A schedule is the view of one rank. Layers with tensor, context or expert parallelism communicate
 // on a stream of their own (sim/program/list_pass.h). Of a pipeline's chunk it holds each kind of
 // pass as a section (sim/strategies/lower.h); a stage's has a section for every pass of its chunks,
-// in the order that sim/schedules say (sim/pipeline/stage_schedules.h). Read next:
+// in the order that sim/schedules say (sim/pipeline/step_program.h). Read next:
 // sim/strategies/lower.h (who writes it), sim/engine/engine.h (who costs it), exec/executor.h (who
 // runs it).
 #pragma once

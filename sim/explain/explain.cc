@@ -12,6 +12,7 @@
 #include "profiles/stack_file.h"
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/base/words.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::sim {
 namespace {
@@ -214,7 +215,8 @@ Explanation explain(Predictor& predictor, const Plan& plan) {
   options.timeline = &timeline;
   result.base = predictor.predict(plan, options);
   // Of a pipeline, stages have parts instead (Prediction::stages).
-  if (predictor.schedule() != nullptr) result.parts = part_times(*predictor.schedule(), timeline);
+  const std::vector<Schedule>& stages = predictor.program().stages;
+  if (stages.size() == 1) result.parts = part_times(stages.front(), timeline);
 
   Trials trials(predictor, plan, result.base);
   try_plans(trials, predictor.model(), plan, result.base.memory.verdict == MemoryVerdict::kFits);

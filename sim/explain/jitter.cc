@@ -9,6 +9,7 @@
 #include "sim/cost/cost.h"
 #include "sim/engine/stragglers.h"
 #include "sim/pipeline/pipeline_step.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::sim {
 
@@ -51,7 +52,7 @@ Nanoseconds total(const std::array<Nanoseconds, kCommGroups>& by_group) {
 
 Jitter jitter_of_rank(const Predictor& predictor, const Plan& plan, double kernel_spread,
                       std::optional<double> rank_spread) {
-  const Schedule& schedule = *predictor.schedule();
+  const Schedule& schedule = predictor.program().stages.front();
   std::vector<OpCost> costs;
   CostModel(predictor.profile()).cost(schedule, costs);
   StragglerOptions options = straggler_options(predictor, plan);

@@ -8,7 +8,7 @@
 
 #include "sim/core/placement.h"
 #include "sim/memory/chunk_memory.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
 
@@ -162,30 +162,26 @@ StageMemory::StageMemory(const Model& model, const profiles::Profile& profile,
     : model_(model), profile_(profile), programs_(programs), chunks_(std::make_unique<Chunks>()) {}
 StageMemory::~StageMemory() = default;
 
-MemoryLevel StageMemory::level_of_step(const Plan& plan) {
-  if (profile_.stack.memory == MemoryManager::kStatic) {
-    lower(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan), scratch_);
-    return {static_memory_bytes(scratch_), {}};
-  }
-  lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs_.memory_at(plan),
-              whole_model(model_), scratch_, ChunkUse::kMemory);
-  return allocated_peak(scratch_).level;
+MemoryLevel static_level(const Schedule& schedule) {
+  MemoryLevel level = allocated_peak(schedule).level;
+  level.add(MemoryCategory::kWorkspace, static_memory_bytes(schedule) - level.bytes);
+  return level;
 }
 
 std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
                                              const std::vector<ChunkContent>& parts, Stages which) {
-  if (plan.parallel.pp == 1) return {level_of_step(plan)};
-  if (profile_.stack.memory != MemoryManager::kStatic) return levels_of_passes(plan, parts, which);
-  std::vector<MemoryLevel> levels = levels_of_passes(plan, parts, Stages::kAll);
-  const std::vector<Schedule> schedules =
-      stage_schedules(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan));
-  for (std::size_t s = 0; s < levels.size(); ++s) {
-    const Bytes arenas = static_memory_bytes(schedules[s]);
-    levels[s].by_category[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
-        arenas - levels[s].bytes;
-    levels[s].bytes = arenas;
+  if (profile_.stack.memory == MemoryManager::kStatic) {
+    write_step(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan), scratch_);
+    std::vector<MemoryLevel> levels;
+    for (const Schedule& stage : scratch_.stages) levels.push_back(static_level(stage));
+    return levels;
   }
-  return levels;
+  if (parts.size() > 1) return levels_of_passes(plan, parts, which);
+  scratch_.stages.resize(1);
+  Schedule& schedule = scratch_.stages.front();
+  lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs_.memory_at(plan),
+              parts.front(), schedule, ChunkUse::kMemory);
+  return {allocated_peak(schedule).level};
 }
 
 std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
@@ -220,6 +216,7 @@ Bytes StageMemory::fullest_held_bytes(const Plan& asked, const std::vector<Chunk
   const PipelineShape shape = pipeline_shape(asked);
   const Plan plan = plan_of_chunk(asked, shape);
   std::vector<Bytes> held;
+  scratch_.stages.resize(1);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const auto known = static_cast<std::size_t>(
         std::find_if(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(part),
@@ -227,7 +224,7 @@ Bytes StageMemory::fullest_held_bytes(const Plan& asked, const std::vector<Chunk
         parts.begin());
     held.push_back(known < part ? held[known]
                                 : sim::held_bytes(model_, plan, profile_.stack, profile_.cluster,
-                                                  parts[part], scratch_));
+                                                  parts[part], scratch_.stages.front()));
   }
   Bytes most = 0;
   for (std::int32_t s = 0; s < shape.stages; ++s) {

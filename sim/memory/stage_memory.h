@@ -11,10 +11,14 @@
 
 #include "profiles/profile.h"
 #include "sim/memory/memory.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/program/program_cache.h"
 #include "sim/program/stages.h"
 
 namespace shardwright::sim {
+
+/// Where memory is static: the arenas of a stage.
+MemoryLevel static_level(const Schedule& schedule);
 
 /// Keeps what it writes in. Not thread-safe.
 class StageMemory {
@@ -34,7 +38,6 @@ class StageMemory {
  private:
   std::vector<MemoryLevel> levels_of_passes(const Plan& plan,
                                             const std::vector<ChunkContent>& parts, Stages which);
-  MemoryLevel level_of_step(const Plan& plan);
   Bytes fullest_held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 
   struct Held {
@@ -46,7 +49,7 @@ class StageMemory {
   const profiles::Profile& profile_;
   ProgramCache& programs_;
   std::unique_ptr<Chunks> chunks_;
-  Schedule scratch_;
+  StepProgram scratch_;
   std::optional<Held> held_;  // of the last plan, whatever it recomputes
 };
 

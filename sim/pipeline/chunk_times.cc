@@ -158,6 +158,9 @@ void ChunkTimer::time(TimedChunk& chunk, bool splits_backward) {
     passes.issued_ns += issued_ns(chunk.schedule, chunk.costs, section);
     passes.kernels.add(kernel_times(chunk.schedule, chunk.costs, section), 1);
   }
+  const Section& update = section_of(chunk.schedule, S::kUpdate);
+  passes.update_issued_ns = issued_ns(chunk.schedule, chunk.costs, update);
+  passes.update_kernels = kernel_times(chunk.schedule, chunk.costs, update);
   sum_backward(chunk);
   sum_tied(chunk);
 }

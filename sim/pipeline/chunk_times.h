@@ -43,6 +43,8 @@ struct ChunkPasses {
   Bytes tied_bytes = 0;         // of a tied table's gradients, that the stage sends and receives
   Nanoseconds tied_add_ns = 0;  // adds what it received
   PassTime update;
+  Nanoseconds update_issued_ns = 0;
+  KernelTimes update_kernels;
   double flops = 0;
   CommunicationByGroup sent{};
 };

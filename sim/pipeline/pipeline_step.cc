@@ -256,7 +256,7 @@ StageTail PipelineSimulator::stage_tail(const Plan& plan, const Stages& stages, 
 
 void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
                                const PipelineResult& pipeline, const JointStages* joint,
-                               PipelineStep& step, PipelineRecord* record) {
+                               SimulatedStep& step, PipelineRecord* record) {
   const PipelineShape& shape = stages.shape;
   step.bubble = pipeline.bubble();
   step.steady_state_after = pipeline.simulated_micro_batches;
@@ -285,6 +285,8 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
       step.flops += passes.flops / shape.stages;
       issued += passes.issued_ns * shape.passes();
       kernels.add(passes.kernels, shape.passes());
+      issued += passes.update_issued_ns;
+      kernels.add(passes.update_kernels, 1);
       for (std::size_t g = 0; g < sent.size(); ++g) sent[g].add(passes.sent[g]);
     }
     PassTime all = forward;
@@ -322,11 +324,12 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
   record->updated_ns = updated_ns;
 }
 
-PipelineStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record, JointStages* joint) {
+SimulatedStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record,
+                                     JointStages* joint) {
   const PipelineShape shape = pipeline_shape(asked);
   check_shape(shape);
   const Plan plan = plan_of_chunk(asked, shape);
-  PipelineStep step;
+  SimulatedStep step;
   step.parts = partition_layers(model_, asked, profile_.stack);
   time_chunks(plan, step.parts);
   show_lonely_passes(plan, shape, step.parts);

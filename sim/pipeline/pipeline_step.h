@@ -30,7 +30,8 @@ struct StageTime {
   double compute_s = 0, exposed_s = 0, host_s = 0, optimizer_s = 0, bubble_s = 0;
 };
 
-struct PipelineStep {
+/// A simulated step of any plan; without a pipeline it has one stage.
+struct SimulatedStep {
   double step_s = 0;
   double bubble = 0;                    // share of the stages' time in the pipeline
   std::int32_t steady_state_after = 0;  // micro-batches that were simulated one by one
@@ -39,8 +40,8 @@ struct PipelineStep {
   std::vector<StageTime> stages;
   double forward_s = 0, backward_s = 0;         // of the busiest stage
   double flops = 0;                             // that a rank executes, the mean of the stages
-  double issued_s = 0;                          // by the host, for passes of the busiest stage
-  KernelTimes kernels;                          // of the same passes
+  double issued_s = 0;                          // by the host, of the busiest stage
+  KernelTimes kernels;                          // of the same
   std::array<double, kCommGroups> exposed_s{};  // of the busiest stage
   CommunicationByGroup sent{};                  // a rank of the busiest stage
 };
@@ -84,18 +85,18 @@ class PipelineSimulator {
 
   /// With a `record` every micro-batch is walked, however many there are. Throws Error where the
   /// schedule does not exist for the plan's numbers.
-  PipelineStep run(const Plan& plan, PipelineRecord* record = nullptr) {
+  SimulatedStep run(const Plan& plan, PipelineRecord* record = nullptr) {
     return run(plan, record, nullptr);
   }
   /// With kernels that vary; equal to run(plan) where their spread is 0.
-  PipelineStep run_varied(const Plan& plan, JointStages& joint) {
+  SimulatedStep run_varied(const Plan& plan, JointStages& joint) {
     return run(plan, nullptr, &joint);
   }
   ChunkTimer& timer() { return timer_; }
 
  private:
   struct Stages;
-  PipelineStep run(const Plan& plan, PipelineRecord* record, JointStages* joint);
+  SimulatedStep run(const Plan& plan, PipelineRecord* record, JointStages* joint);
   void time_chunks(const Plan& plan, const std::vector<ChunkContent>& parts);
   void show_lonely_passes(const Plan& plan, const PipelineShape& shape,
                           const std::vector<ChunkContent>& parts);
@@ -107,7 +108,7 @@ class PipelineSimulator {
               PipelineRecord* record) const;
   PassTime gather(const Stages& stages, std::int32_t stage, const StageTimes& times);
   void finish(const Plan& plan, const Stages& stages, const PipelineResult& pipeline,
-              const JointStages* joint, PipelineStep& step, PipelineRecord* record);
+              const JointStages* joint, SimulatedStep& step, PipelineRecord* record);
 
   const Model& model_;
   const profiles::Profile& profile_;

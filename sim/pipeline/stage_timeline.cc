@@ -10,7 +10,6 @@
 
 #include "sim/core/base/check.h"
 #include "sim/cost/to_ns.h"
-#include "sim/pipeline/stage_schedules.h"
 
 namespace shardwright::sim {
 namespace {
@@ -409,16 +408,16 @@ class Writer {
 
 }  // namespace
 
-void write_stage_timeline(const PipelineStep& step, double iteration_s, ChunkTimer& timer,
-                          PipelineRecord& record, const std::vector<Schedule>& schedules,
-                          Timeline& timeline) {
+void write_stage_timeline(const SimulatedStep& step, double iteration_s, ChunkTimer& timer,
+                          PipelineRecord& record, const StepProgram& program, Timeline& timeline) {
   timeline = {};
   timeline.source = "predicted";
   timeline.step_ns = to_ns(iteration_s);
-  for (const Stream& stream : schedules.front().streams) timeline.streams.emplace_back(stream.name);
-  Writer writer(timer, record, step.parts, schedules, timeline);
+  for (const Stream& stream : program.stages.front().streams)
+    timeline.streams.emplace_back(stream.name);
+  Writer writer(timer, record, program.parts, program.stages, timeline);
   for (std::int32_t s = 0; s < record.shape.stages; ++s) {
-    timeline.stages[s] = {s, record.shape.chunks, content_of(record, step.parts, s)};
+    timeline.stages[s] = {s, record.shape.chunks, content_of(record, program.parts, s)};
     writer.write_stage(s, to_ns(step.step_s));
   }
   writer.write_hand_overs();

@@ -7,16 +7,14 @@
 // very many operations those of the micro-batches in its middle are there, and all passes.
 #pragma once
 
-#include <vector>
-
 #include "sim/pipeline/pipeline_step.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::sim {
 
-/// Fills `timeline` from what `step` was made of; its spans refer to the schedules of the stages.
+/// Fills `timeline` from what `step` was made of; its spans refer to the stages of `program`.
 /// `iteration_s` is its length with what machines lose at that scale.
-void write_stage_timeline(const PipelineStep& step, double iteration_s, ChunkTimer& timer,
-                          PipelineRecord& record, const std::vector<Schedule>& schedules,
-                          Timeline& timeline);
+void write_stage_timeline(const SimulatedStep& step, double iteration_s, ChunkTimer& timer,
+                          PipelineRecord& record, const StepProgram& program, Timeline& timeline);
 
 }  // namespace shardwright::sim

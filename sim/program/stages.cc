@@ -201,9 +201,11 @@ void count_kinds(const Model& model, ChunkContent& chunk) {
   }
 }
 
-ChunkContent whole_model(const Model& model) {
+ChunkContent whole_model(const Model& model, const Plan& plan) {
   ChunkContent content;
+  content.whole = true;
   content.layers = model.layers;
+  content.recomputed = plan.ckpt_layers;
   count_kinds(model, content);
   content.extra_predictions = model.mtp_layers;
   content.embedding = content.head = true;
@@ -238,6 +240,7 @@ PipelineShape pipeline_shape(const Plan& plan) {
 
 std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,
                                            const Stack& stack) {
+  if (plan.parallel.pp == 1) return {whole_model(model, plan)};
   const auto parts = static_cast<std::size_t>(model_parts(pipeline_shape(plan)));
   std::vector<ChunkContent> chunks = plan.parallel.pp_layout.empty()
                                          ? usual_parts(model, parts, stack)

@@ -31,6 +31,8 @@ struct ChunkContent {
   std::uint64_t kinds = 0;  // of the layers in their order, where they have kinds: as a number
   std::int64_t extra_predictions = 0;
   bool embedding = false, head = false;
+  /// Of all of the model: no other micro-batch is in flight between a micro-batch's passes.
+  bool whole = false;
   bool operator==(const ChunkContent&) const = default;
 };
 
@@ -41,7 +43,7 @@ bool alike(ChunkContent chunk, const ChunkContent& other);
 void count_kinds(const Model& model, ChunkContent& chunk);
 
 /// One chunk of everything.
-ChunkContent whole_model(const Model& model);
+ChunkContent whole_model(const Model& model, const Plan& plan);
 
 PipelineShape pipeline_shape(const Plan& plan);
 /// The plan as a chunk sees it: it accumulates the micro-batches that pass it.

@@ -2,6 +2,7 @@
 #include "sim/score/layer_period.h"
 
 #include "profiles/ledger/ledger_profile.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {
@@ -44,10 +45,9 @@ std::vector<LayerPeriod> predict_layer_periods(const CsvTable& table,
     options.reserved = false;
     options.timeline = &timeline;
     predictor.predict(row.plan, options);
-    if (predictor.schedule() == nullptr)
-      table[i].fail("pp", "1, which has a backward pass of all layers");
-    periods.push_back(
-        {row, measured_ms * 1e-3, backward_layer_period_s(*predictor.schedule(), timeline)});
+    const std::vector<Schedule>& stages = predictor.program().stages;
+    if (stages.size() > 1) table[i].fail("pp", "1, which has a backward pass of all layers");
+    periods.push_back({row, measured_ms * 1e-3, backward_layer_period_s(stages.front(), timeline)});
   }
   return periods;
 }

@@ -18,7 +18,7 @@ namespace {
 class FlatSharded final : public ShardingStrategy {
  public:
   explicit FlatSharded(const StrategyInfo& strategy)
-      : strategy_(strategy), reshards_(strategy.reshards), hybrid_(strategy.hybrid) {}
+      : strategy_(strategy), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
@@ -28,7 +28,7 @@ class FlatSharded final : public ShardingStrategy {
         layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
     if (strategy_.bucketed && in_domain)
       registered_sms_ = w.stack().parallel.gradients.registered_buffer_sms;
-    reshards_ = reshards_ && !w.pipelined();
+    reshards_ = w.gathered_for(strategy_) == Gathered::kPass;
     tied_ = w.tied();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
@@ -106,7 +106,7 @@ class FlatSharded final : public ShardingStrategy {
     const std::int64_t owned = w.trained_owned();
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
-    if (w.pipelined() && !w.last_micro_step()) {
+    if (w.skips_reductions() && !w.last_micro_step()) {
       // Added to whole gradients, which the last micro-batch reduces.
       w.memory_op(OpKind::kAccumulate, 0, Phase::kBackward, MemoryClass::kAdd,
                   (bytes_of(plan.param_dtype) + 2 * reduced_width) * elements, 0);
@@ -167,7 +167,7 @@ class FlatSharded final : public ShardingStrategy {
   }
 
   const StrategyInfo& strategy_;
-  bool reshards_, hybrid_;
+  bool reshards_ = true, hybrid_;
   bool tied_ = false;
   int buffers_ = 2;
   int registered_sms_ = 0;  // that its collectives hold inside one NVLink domain; 0: as usual

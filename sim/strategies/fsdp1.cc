@@ -20,14 +20,14 @@ namespace {
 
 class Fsdp1 final : public ShardingStrategy {
  public:
-  explicit Fsdp1(const StrategyInfo& strategy)
-      : strategy_(strategy), reshards_(strategy.reshards), hybrid_(strategy.hybrid) {}
+  explicit Fsdp1(const StrategyInfo& strategy) : strategy_(strategy), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
                   .separates_norms = false,
                   .pads_rows = false});
-    reshards_ = reshards_ && !w.pipelined();
+    gathered_for_ = w.gathered_for(strategy_, Gathered::kMicroStep);
+    reshards_ = gathered_for_ == Gathered::kPass;
     const int side = hybrid_ ? -1 : 0;
     unshard_ = w.stream("unshard", StreamRole::kSide, side);
     pre_unshard_ = w.stream("pre-unshard", StreamRole::kSide, side);
@@ -48,7 +48,7 @@ class Fsdp1 final : public ShardingStrategy {
 
   void before_forward(StepWriter& w) override {
     w.unit_hook();
-    if (w.elements() == 0 || (w.pipelined() && !w.first_micro_step())) return;
+    if (w.elements() == 0 || (gathered_for_ == Gathered::kStep && !w.first_micro_step())) return;
     const bool prefetches = w.stack().fsdp1_forward_prefetch;
     if (!prefetches || w.at_first_unit()) {
       if (!prefetches) limit(w, -2);
@@ -81,7 +81,8 @@ class Fsdp1 final : public ShardingStrategy {
 
   void after_backward(StepWriter& w) override {
     const std::int64_t elements = w.trained();
-    const bool frees = w.elements() > 0 && (!w.pipelined() || w.last_micro_step());
+    const bool frees =
+        w.elements() > 0 && (gathered_for_ != Gathered::kStep || w.last_micro_step());
     if (elements == 0) {  // frozen
       if (frees) w.release(Tensor::kGathered, 0, unshard_);
       return;
@@ -158,7 +159,7 @@ class Fsdp1 final : public ShardingStrategy {
   void after_optimizer(StepWriter& w) override { w.release_shard_gradients(); }
 
   // SHARD_GRAD_OP would also keep its parameters gathered from step to step then.
-  bool can_skip_reductions() const override { return reshards_; }
+  bool can_skip_reductions() const override { return strategy_.reshards; }
 
  private:
   bool is_root(StepWriter& w, int offset) {
@@ -207,7 +208,8 @@ class Fsdp1 final : public ShardingStrategy {
   }
 
   const StrategyInfo& strategy_;
-  bool reshards_, hybrid_;
+  Gathered gathered_for_ = Gathered::kPass;
+  bool reshards_ = true, hybrid_;
   std::uint8_t unshard_ = 0, pre_unshard_ = 0, post_backward_ = 0, comm_ = 0, replicate_ = 0;
   std::uint8_t shard_cast_ = 0, gathered_ = 0, freed_ = 0, backward_done_ = 0, concatenated_ = 0,
                prepared_ = 0, reduced_ = 0, replicated_ = 0, finished_ = 0;

@@ -19,7 +19,7 @@ void Fsdp2::declare(StepWriter& w) {
   w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
                 .separates_norms = false,
                 .pads_rows = true});
-  reshards_ = reshards_ && !w.pipelined();
+  reshards_ = w.gathered_for(strategy_) == Gathered::kPass;
   copy_in_ = w.stream("copy-in", StreamRole::kSide, -1);
   comm_ = w.stream("communication", StreamRole::kCommunication, -1);
   if (hybrid_) replicate_ = w.stream("all-reduce", StreamRole::kCommunication, 0);

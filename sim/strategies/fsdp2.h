@@ -13,8 +13,7 @@ namespace shardwright::sim {
 
 class Fsdp2 : public ShardingStrategy {
  public:
-  explicit Fsdp2(const StrategyInfo& strategy)
-      : strategy_(strategy), reshards_(strategy.reshards), hybrid_(strategy.hybrid) {}
+  explicit Fsdp2(const StrategyInfo& strategy) : strategy_(strategy), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override;
   void begin_step(StepWriter& w) override;
@@ -40,6 +39,7 @@ class Fsdp2 : public ShardingStrategy {
   /// Copies what was gathered for the current unit into its parameters; records copied_out_.
   void copy_out(StepWriter& w);
 
+  bool reshards_ = true;
   std::uint8_t copied_out_ = 0;
 
  private:
@@ -47,7 +47,7 @@ class Fsdp2 : public ShardingStrategy {
   void accumulate_whole(StepWriter& w);
 
   const StrategyInfo& strategy_;
-  bool reshards_, hybrid_;
+  bool hybrid_;
   std::uint8_t copy_in_ = 0, comm_ = 0, replicate_ = 0;
   std::uint8_t shard_ready_ = 0, gathered_ = 0, reduce_ready_ = 0, reduced_ = 0, finished_ = 0,
                copied_in_ = 0;

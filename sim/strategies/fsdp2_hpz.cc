@@ -34,7 +34,7 @@ class Fsdp2Hpz final : public Fsdp2 {
   }
 
   void after_forward(StepWriter& w) override {
-    if (w.elements() > 0 && !is_root(w, 0) && !w.pipelined()) {
+    if (w.elements() > 0 && !is_root(w, 0) && reshards_) {
       const std::int64_t bytes = second_shard_bytes(w, 0);
       w.memory_op(OpKind::kCopyOut, 0, Phase::kForward, MemoryClass::kCopy, 2 * bytes, bytes)
           .record = {kept_, 0};

@@ -7,7 +7,6 @@
 
 #include "sim/core/base/invalid_plan.h"
 #include "sim/core/placement.h"
-#include "sim/core/trained_precision.h"
 #include "sim/core/workspace.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/optimizer_state.h"
@@ -250,7 +249,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy, const Model& mod
 
 void lower(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
            const LayerPrograms& programs, Schedule& out) {
-  lower_chunk(model, plan, stack, cluster, programs, whole_model(model), out);
+  lower_chunk(model, plan, stack, cluster, programs, whole_model(model, plan), out);
 }
 
 void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
@@ -263,6 +262,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
                     model.name, model.experts.count, stack.id));
   }
   Plan plan = asked;
+  plan.ckpt_layers = content.recomputed;
   // Under autocast what is gathered and reduced is what the optimizer updates.
   if (stack.autocast) plan.param_dtype = plan.master_dtype;
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
@@ -291,7 +291,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
   w.end_section(1);
   const auto micro_steps = static_cast<std::int32_t>(plan.grad_accum);
   const Bytes handed_on_bytes = use == ChunkUse::kTimed ? Bytes{0} : programs.bytes_of(Tensor::kX);
-  if (w.pipelined()) {
+  if (!content.whole) {
     write_passes(writers, micro_steps, handed_on_bytes);
   } else if (micro_steps == 1) {
     write_micro_steps(writers, true, true, 1);
@@ -300,7 +300,7 @@ void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, cons
     if (micro_steps > 2) write_micro_steps(writers, false, false, micro_steps - 2);
     write_micro_steps(writers, false, true, 1);
   }
-  if (!w.pipelined() && w.tied_sum() != StepWriter::TiedSum::kNone) {
+  if (content.whole && w.tied_sum() != StepWriter::TiedSum::kNone) {
     w.begin_section();
     write_tied_sum(w);
     w.end_section(1);
@@ -326,22 +326,6 @@ Bytes held_bytes(const Model& model, const Plan& asked, const Stack& stack, cons
     if (is_state) held += tensor.bytes;
   }
   return held;
-}
-
-Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
-               std::int64_t gpus_per_node) {
-  Schedule out;
-  const bool is_static = stack.memory == MemoryManager::kStatic;
-  const Plan walked = is_static ? with_products_in_bf16(plan) : plan;
-  const LayerPrograms programs(model, walked, stack);
-  Cluster cluster;
-  cluster.gpus_per_node = gpus_per_node;
-  lower(model, walked, stack, cluster, programs, out);
-  if (is_static) {
-    out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
-    list_persistent(out);
-  }
-  return out;
 }
 
 }  // namespace shardwright::sim

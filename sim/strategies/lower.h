@@ -57,9 +57,4 @@ void lower_chunk(const Model& model, const Plan& plan, const Stack& stack, const
 Bytes held_bytes(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
                  const ChunkContent& content, Schedule& scratch);
 
-/// On nodes of `gpus_per_node`, as the executor walks it: the operations of layers in fp8 are those
-/// of bf16, with room for the operands that it casts.
-Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
-               std::int64_t gpus_per_node);
-
 }  // namespace shardwright::sim

@@ -146,7 +146,7 @@ void StepWriter::split_experts(const Block& block) {
 
 bool StepWriter::checkpointed(std::int32_t unit) const {
   if (!is_layer(kind_at(unit))) return false;
-  return pipelined() ? unit <= content_.recomputed : plan_.checkpointed(unit - 1);
+  return plan_.checkpointed(unit - 1);
 }
 
 void StepWriter::begin_on_compute(Op& op) {
@@ -436,8 +436,9 @@ void StepWriter::set_micro_step(bool first, bool last) {
 }
 
 const UnitPass& StepWriter::forward_pass() const {
-  // Forward of a micro-batch runs with backward of the one before it; a pipeline says of which.
-  const LayerPrograms& programs = first_micro_ && !pipelined() ? programs_->alone() : *programs_;
+  // Forward of a micro-batch runs with backward of the one before it; in a pipeline, whose passes
+  // these are, of any.
+  const LayerPrograms& programs = first_micro_ && content_.whole ? programs_->alone() : *programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
       return programs.embedding_forward();
@@ -461,7 +462,7 @@ Bytes StepWriter::kept_bytes(std::int32_t unit) {
 }
 
 const UnitPass& StepWriter::backward_pass() const {
-  const LayerPrograms& programs = last_micro_ && !pipelined() ? programs_->alone() : *programs_;
+  const LayerPrograms& programs = last_micro_ && content_.whole ? programs_->alone() : *programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
       return programs.embedding_backward();

@@ -38,6 +38,11 @@ struct UnitLayout {
   bool pads_rows = false;        // FSDP2: every parameter is padded on its first dimension
 };
 
+/// Until when a unit's parameters stay gathered: the end of its pass, of the micro-batch's backward
+/// or of the step's. Where other micro-batches are in flight between the passes of one, in a
+/// pipeline, they stay through the step.
+enum class Gathered : std::uint8_t { kPass, kMicroStep, kStep };
+
 class StepWriter {
  public:
   /// Of the units of one chunk: the whole model, or a part of a pipeline. Without programs for
@@ -58,10 +63,15 @@ class StepWriter {
     return schedule_.sharding.sums_in_backward && !first_micro_ && is_layer(kind());
   }
   bool last_micro_step() const { return last_micro_; }
-  /// Between stages of a pipeline parameters stay gathered through the step and, where the strategy
-  /// can, gradients wait whole for the last micro-batch: other micro-batches are in flight.
-  bool pipelined() const { return plan_.parallel.pp > 1; }
-  bool skips_reductions() const { return (stack_.no_sync || pipelined()) && plan_.grad_accum > 1; }
+  /// Of a strategy that does not reshard, parameters stay gathered for as long as `else_for` says.
+  Gathered gathered_for(const StrategyInfo& strategy, Gathered else_for = Gathered::kStep) const {
+    if (!content_.whole) return Gathered::kStep;
+    return strategy.reshards ? Gathered::kPass : else_for;
+  }
+  /// Gradients wait, whole, for the last micro-batch.
+  bool skips_reductions() const {
+    return (stack_.no_sync || !content_.whole) && plan_.grad_accum > 1;
+  }
   /// Units between which what the writer writes lies, both included.
   std::int32_t first_unit() const { return content_.embedding ? 0 : 1; }
   std::int32_t last_unit() const {

@@ -51,7 +51,7 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   const TiedSum tied = tied_sum();
   UnitSizes& sizes = schedule_.unit_sizes;
   sizes = {};
-  sizes.in_parts = pipelined();
+  sizes.in_parts = !content_.whole;
   sizes.layer = layer_elements({});
   const bool together = content_.embedding && content_.head;
   const bool own_head = !together || (layout.wraps_embedding_and_head && !model_.tied_head);
@@ -116,7 +116,7 @@ void StepWriter::set_layout(const UnitLayout& layout) {
 
 StepWriter::TiedSum StepWriter::tied_sum() const {
   if (!model_.tied_head || plan_.use_parts() < 2) return TiedSum::kNone;
-  if (!pipelined()) return is_static() ? TiedSum::kHere : TiedSum::kNone;
+  if (content_.whole) return is_static() ? TiedSum::kHere : TiedSum::kNone;
   // A pipeline in the shape of a V ends where it begins.
   const bool is_v = info_of(plan_.parallel.schedule()).order == ChunkOrder::kV;
   return is_v ? TiedSum::kHere : TiedSum::kBetweenStages;

@@ -21,13 +21,12 @@ namespace {
 
 class Yafsdp final : public ShardingStrategy {
  public:
-  explicit Yafsdp(const StrategyInfo& strategy)
-      : strategy_(strategy), reshards_(strategy.reshards) {}
+  explicit Yafsdp(const StrategyInfo& strategy) : strategy_(strategy) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
     const Plan& plan = w.plan();
-    reshards_ = reshards_ && !w.pipelined();
+    reshards_ = w.gathered_for(strategy_) == Gathered::kPass;
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
     tied_ = w.tied();
@@ -179,7 +178,7 @@ class Yafsdp final : public ShardingStrategy {
   }
 
   const StrategyInfo& strategy_;
-  bool reshards_;
+  bool reshards_ = true;
   bool tied_ = false;
   bool native_ = false;
   int buffers_ = 2;

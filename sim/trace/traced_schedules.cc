@@ -5,8 +5,7 @@
 
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
-#include "sim/pipeline/stage_schedules.h"
-#include "sim/strategies/lower.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::sim {
 namespace {
@@ -16,9 +15,9 @@ namespace {
 constexpr std::int64_t kMostPerSpan = 16;
 
 /// A plan of many more passes than were traced is refused before they are written down.
-std::vector<Schedule> stages_of(const StepTrace& trace, const Model& model, const Stack& stack) {
-  const Plan& plan = trace.identity->plan;
-  const PipelineShape shape = pipeline_shape(plan);
+void check_passes(const StepTrace& trace) {
+  const PipelineShape shape = pipeline_shape(trace.identity->plan);
+  if (shape.stages == 1) return;
   check_shape(shape);
   const double passes = 2.0 * shape.stages * shape.chunks * shape.passes();
   if (passes > 2.0 * static_cast<double>(trace.timeline.passes.size())) {
@@ -27,7 +26,6 @@ std::vector<Schedule> stages_of(const StepTrace& trace, const Model& model, cons
                     "slices of passes, expected the plan that was traced",
                     trace.name, passes, trace.timeline.passes.size()));
   }
-  return stage_schedules(model, plan, stack, trace.identity->gpus_per_node);
 }
 
 }  // namespace
@@ -43,12 +41,9 @@ std::vector<Schedule> schedules_of(const StepTrace& trace) {
   const Model model = model_of(identity, trace.name);
   check_plan(identity.plan, model, identity.gpus_per_node);
   const Stack stack = profiles::load_stack(identity.plan.stack).stack;
-  std::vector<Schedule> stages;
-  if (identity.plan.parallel.pp > 1) {
-    stages = stages_of(trace, model, stack);
-  } else {
-    stages.push_back(lower(model, identity.plan, stack, identity.gpus_per_node));
-  }
+  check_passes(trace);
+  std::vector<Schedule> stages =
+      executed_step(model, identity.plan, stack, identity.gpus_per_node).stages;
   double count = 0;  // of operations, which no integer need hold
   for (const Schedule& schedule : stages) {
     for (const Section& section : schedule.sections) {

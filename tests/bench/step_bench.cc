@@ -8,6 +8,7 @@
 #include "exec/host/host_device.h"
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::exec {
@@ -61,7 +62,8 @@ void step_bench(benchmark::State& state, Strategy strategy, std::int64_t ranks, 
   const Model model = small_llama();
   const Plan plan = plan_of(strategy, ranks, dtype);
   const Schedule schedule =
-      sim::lower(model, plan, profiles::load_stack("native").stack, plan.gpus);
+      sim::executed_step(model, plan, profiles::load_stack("native").stack, plan.gpus)
+          .stages.front();
   kernels::host::Parallel parallel(static_cast<int>(state.range(0)));
   LocalWorld world(static_cast<int>(ranks), static_cast<int>(schedule.shard_ranks()));
   world.run([&](int rank) {

@@ -13,6 +13,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/support/kineto_from_step.h"
 #include "tests/support/run_program.h"
@@ -58,7 +59,7 @@ TEST(PytorchRing, TracesOfFsdpPredictYaFsdp) {
   sim::PredictOptions options;
   options.timeline = &timeline;
   predictor.predict(plan, options);
-  testing::KinetoJob job{&model, &plan, predictor.schedule(), &timeline};
+  testing::KinetoJob job{&model, &plan, &predictor.program().stages.front(), &timeline};
   job.steps = 6;
   const std::string trace = folder.path() / "rank0.json";
   std::ofstream(trace) << testing::kineto_trace(job);

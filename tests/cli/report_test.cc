@@ -12,6 +12,7 @@
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/trace/memory_over_time.h"
 #include "tests/support/answer_page.h"
@@ -279,7 +280,7 @@ TEST(Report, DrawsTheMemoryThatIsPredicted) {
       Timeline timeline;
       const sim::Prediction prediction = predictor.predict(plan, {.timeline = &timeline});
       const std::vector<MemorySample> curve =
-          sim::memory_over_time(*predictor.schedule(), timeline);
+          sim::memory_over_time(predictor.program().stages.front(), timeline);
       ASSERT_GT(curve.size(), 100u);
       EXPECT_EQ(curve.front().allocated_bytes, curve.back().allocated_bytes);
       Bytes top = 0;

@@ -15,6 +15,7 @@
 #include "exec/range_marker.h"
 #include "exec/train/hang_watch.h"
 #include "sim/core/base/error.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/exec/training.h"
 
 namespace shardwright::exec {
@@ -31,7 +32,7 @@ struct Cluster {
     training.plan.seq_len = 8;
     training.plan.parallel.tp = training.plan.parallel.pp = 2;
     training.plan.parallel.pp_schedule = kind;
-    stages = sim::step_schedules(training.model, training.plan, native_stack(), 8);
+    stages = sim::executed_step(training.model, training.plan, native_stack(), 8).stages;
     mesh = RankMesh(training.plan, stages.front().shard_ranks());
   }
   const Schedule& schedule(int rank) const {

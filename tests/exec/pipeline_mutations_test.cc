@@ -21,6 +21,7 @@
 
 #include "sim/core/base/error.h"
 #include "sim/pipeline/completes.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/exec/staged_training.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
@@ -165,7 +166,8 @@ TEST_P(ForgottenWaits, AreSeenWhereNothingElseOrders) {
   training.mode = StreamMode::kShuffled;
   const auto expected = train(training);
   const std::vector<Schedule> stages =
-      sim::step_schedules(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages;
   std::size_t needed = 0;
   for (const WaitClass& forgotten : not_empty(waits_of(stages))) {
     if (std::all_of(stages.begin(), stages.end(),

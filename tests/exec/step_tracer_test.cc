@@ -51,7 +51,8 @@ TEST(StepTracer, SeesTheOperationsOfItsStepsAndGivesTheSpans) {
   Training training;
   training.model = uneven_llama();
   training.plan = tiny_plan(Strategy::kYafsdp, 2);
-  const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 2);
+  const Schedule schedule =
+      sim::executed_step(training.model, training.plan, native_stack(), 2).stages.front();
   kernels::host::Parallel parallel(1);
   LocalWorld world(2, 2);
   world.run([&](int rank) {

@@ -77,7 +77,8 @@ TEST_F(StepWatchdogTest, NamesTheOperationThatWaitsForARankThatNeverComes) {
   Training training;
   training.plan = tiny_plan(Strategy::kYafsdp, 2);
   const Schedule schedule =
-      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages.front();
   kernels::host::Parallel parallel(1);
   LocalWorld world(2, static_cast<int>(schedule.shard_ranks()));
   std::promise<std::string> told;

@@ -68,7 +68,7 @@ class TrainFixture : public ::testing::Test {
   /// Runs in folder_/name.
   Outcome run(const std::string& name, const Plan& plan, TrainOptions options) const {
     options.folder = folder_ / name;
-    const std::vector<Schedule> stages = sim::step_schedules(model_, plan, native_stack(), 2);
+    const std::vector<Schedule> stages = sim::executed_step(model_, plan, native_stack(), 2).stages;
     const RankMesh mesh(plan, stages.front().shard_ranks());
     const Data data = open_data({.train = "synthetic",
                                  .eval = "",

@@ -19,7 +19,7 @@
 #include "exec/host/host_device.h"
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/tiny_models.h"
 
@@ -157,7 +157,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
   Stack stack = native_stack();
   if (training.loss_chunk_tokens > 0) stack.loss_chunk_tokens = training.loss_chunk_tokens;
   std::vector<Schedule> stages =
-      sim::step_schedules(training.model, training.plan, stack, training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, stack, training.gpus_per_node).stages;
   if (training.change) training.change(stages.front());
   if (training.change_stages) training.change_stages(stages);
   kernels::host::Parallel parallel(1);

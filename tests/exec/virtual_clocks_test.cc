@@ -12,6 +12,7 @@
 #include "sim/core/pipeline_shape.h"
 #include "sim/engine/engine.h"
 #include "sim/pipeline/recurrence.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/program/stages.h"
 #include "sim/trace/measured_passes.h"
 #include "tests/exec/joint_walk.h"
@@ -113,7 +114,8 @@ Executed execute(Training training, const JointWalk::Lasts& lasts) {
 }
 
 std::vector<Schedule> stages_of(const Training& training) {
-  return sim::step_schedules(training.model, training.plan, native_stack(), training.gpus_per_node);
+  return sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+      .stages;
 }
 
 /// What is no work, so no span.

@@ -33,7 +33,8 @@ LoggedStages log_stages(const Training& training) {
   use_order(1);
   LoggedStages logged;
   logged.stages =
-      sim::step_schedules(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages;
   logged.streams.resize(logged.stages.size());
   const RankMesh mesh(training.plan, logged.stages.front().shard_ranks());
   LocalWorld world(mesh);

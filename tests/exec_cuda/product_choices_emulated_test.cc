@@ -14,6 +14,7 @@
 #include "exec/cuda/product_choices.h"
 #include "profiles/cluster_file.h"
 #include "sim/core/base/error.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
 
@@ -121,7 +122,8 @@ Agreed train_agreed(const std::vector<ProductChoices>& known, int micro_steps = 
   training.plan = tiny_plan(micro_steps > 1 ? Strategy::kZero1 : Strategy::kYafsdp, 2, micro_steps);
   training.plan.seq_len = 8;
   const Schedule schedule =
-      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages.front();
   LocalWorld world(2, 2);
   Agreed agreed;
   world.run([&](int rank) {

@@ -44,7 +44,8 @@ Logs log_of(bool rehearses, int micro_steps = 2, int steps = 2, bool packs_docum
   training.packs_documents = packs_documents;
   training.plan = tiny_plan(Strategy::kYafsdp, 1, micro_steps);
   const Schedule schedule =
-      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages.front();
   use_order(1);
   LocalWorld world(1, 1);
   Logs logs;
@@ -196,7 +197,8 @@ std::vector<Around> rehearse_on_four(const std::function<void(Executor&, const B
   training.plan.seq_len = 8;
   training.plan.param_dtype = DType::kBf16;
   const Schedule schedule =
-      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages.front();
   LocalWorld world(kRehearsedGpus, kRehearsedGpus);
   std::vector<Around> all(kRehearsedGpus);
   world.run([&](int rank) {

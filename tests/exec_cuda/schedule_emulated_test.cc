@@ -247,7 +247,7 @@ class CudaSchedule : public OnCuda<::testing::TestWithParam<Strategy>> {
     return t;
   }
   static Schedule schedule(const Training& t) {
-    return sim::lower(t.model, t.plan, native_stack(), t.gpus_per_node);
+    return sim::executed_step(t.model, t.plan, native_stack(), t.gpus_per_node).stages.front();
   }
 };
 

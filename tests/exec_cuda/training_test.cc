@@ -159,8 +159,10 @@ TrainedStep one_step(const Training& training, const Tensors& weights, int step)
 /// Operations of a micro-batch that round what they make to the type that is computed in.
 double roundings(const Training& training) {
   double count = 0;
-  for_each_op(sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node),
-              [&](const OpInstance&, const Op& op) { count += ModelOps::owns(op) && op.out[0]; });
+  for_each_op(
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages.front(),
+      [&](const OpInstance&, const Op& op) { count += ModelOps::owns(op) && op.out[0]; });
   return count / static_cast<double>(training.plan.grad_accum);
 }
 

@@ -23,7 +23,8 @@ TEST(CuptiOnGpu, EveryOperationOfATracedStepHasItsKernels) {
   Training training;
   training.model = uneven_llama();
   training.plan = tiny_plan(Strategy::kYafsdp, 2);
-  const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 2);
+  const Schedule schedule =
+      sim::executed_step(training.model, training.plan, native_stack(), 2).stages.front();
   CuptiSession session(2);
   LocalWorld world(2, 2);
   world.run([&](int rank) {

@@ -9,6 +9,7 @@
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
 #include "sim/core/message_queue.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/exec/staged_training.h"
 #include "tests/exec_gpu/gpu.h"
 
@@ -96,7 +97,8 @@ TEST(NcclOnGpus, TrainsAsLocalRanksDo) {
   Training training;
   training.model = uneven_llama();
   training.plan = tiny_plan(Strategy::kYafsdp, ranks_with_gpus(), 2);
-  const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 8);
+  const Schedule schedule =
+      sim::executed_step(training.model, training.plan, native_stack(), 8).stages.front();
   const auto train_with = [&](auto&& groups_of, Device& device, int rank,
                               std::vector<StepResult>& results) {
     Executor executor(training.model, training.plan, schedule, device, groups_of());
@@ -140,7 +142,7 @@ TEST(NcclOnGpus, TrainsInStagesAsLocalRanksDo) {
         staged(uneven_llama(), Strategy::kYafsdp, {kind, 1, ranks, chunks, 1, 2 * ranks}, true);
     training.model.layers = 8;  // of four stages in two chunks
     const std::vector<Schedule> stages =
-        sim::step_schedules(training.model, training.plan, native_stack(), 8);
+        sim::executed_step(training.model, training.plan, native_stack(), 8).stages;
     const RankMesh mesh(training.plan, stages.front().shard_ranks());
     std::vector<StepResult> nccl, local;
     const auto train_with = [&](RankGroups groups, Device& device, int rank,

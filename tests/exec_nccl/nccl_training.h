@@ -15,6 +15,7 @@
 #include "exec/nccl/nccl_world.h"
 #include "exec/train/trainer.h"
 #include "sim/core/message_queue.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/exec/training.h"
 #include "tests/exec_nccl/fake_nccl.h"
 #include "tests/support/temp_folder.h"
@@ -41,7 +42,8 @@ class FakeStreams {
 
 inline std::vector<Schedule> stages_of(const Training& training) {
   std::vector<Schedule> stages =
-      sim::step_schedules(training.model, training.plan, native_stack(), training.gpus_per_node);
+      sim::executed_step(training.model, training.plan, native_stack(), training.gpus_per_node)
+          .stages;
   if (training.change) training.change(stages.front());
   return stages;
 }

@@ -10,6 +10,7 @@
 #include "profiles/stack_file.h"
 #include "sim/cost/planned_attention.h"
 #include "sim/cost/work_time.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/tiny_models.h"
 
@@ -112,7 +113,8 @@ PricedAttention priced(const Model& model, DType dtype, const char* cluster,
   const KernelCosts costs = kernel_costs(profile);
   PricedAttention result{planned_attention(model, plan, profile).value().form, 0};
   bool forward = false, backward = false;
-  for (const Op& op : lower(model, plan, profile.stack, 8).ops) {
+  const StepProgram step = executed_step(model, plan, profile.stack, 8);
+  for (const Op& op : step.stages.front().ops) {
     bool& seen = op.work.backward ? backward : forward;
     if (op.kind != OpKind::kAttention || seen) continue;
     seen = true;

@@ -12,6 +12,7 @@
 #include "sim/calibrate/host_costs.h"
 #include "sim/calibrate/next_measurement.h"
 #include "sim/calibrate/rows.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/sim/synthetic_machine.h"
 #include "tests/support/not_empty.h"
@@ -56,7 +57,7 @@ std::vector<Observation> operations_of(const Profile& profile, const Plan& plan)
   options.reserved = false;
   predictor.predict(plan, options);
   std::vector<Observation> list;
-  for (const Op& op : predictor.schedule()->ops) {
+  for (const Op& op : predictor.program().stages.front().ops) {
     const Work& work = op.work;
     const bool works = work.kind == WorkKind::kGemm || work.kind == WorkKind::kAttention ||
                        work.kind == WorkKind::kCollective ||

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "sim/core/base/error.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/pass_parts.h"
 #include "tests/sim/model_parallel_plans.h"
@@ -314,7 +314,7 @@ std::vector<Schedule> steps_of(PipelineKind kind, std::int64_t pp, std::int64_t 
   plan.parallel.pp_schedule = kind;
   plan.parallel.virtual_stages = virtual_stages;
   plan.seq_len = 2048;
-  return step_schedules(model, plan, h100().stack, 8);
+  return executed_step(model, plan, h100().stack, 8).stages;
 }
 
 /// What is said of real stages once they are changed.

@@ -16,6 +16,7 @@
 #include "sim/core/hf/config.h"
 #include "sim/core/plan.h"
 #include "sim/cost/cost.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
@@ -349,7 +350,8 @@ TEST(Engine, SkippingRepeatsChangesNothingForAnyStrategy) {
       plan.buffers = pick(std::vector<int>{2, 3, 5, 12});
       Schedule schedule;
       try {
-        schedule = lower(model, plan, profile.stack, profile.cluster.gpus_per_node);
+        schedule =
+            executed_step(model, plan, profile.stack, profile.cluster.gpus_per_node).stages.front();
         cost_model.cost(schedule, costs);
       } catch (const Error&) {
         continue;  // not a plan for this cluster

@@ -9,6 +9,7 @@
 
 #include "profiles/profile.h"
 #include "sim/core/hf/config.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"
 #include "sim/strategies/lower.h"
@@ -211,7 +212,7 @@ TEST(HybridLayers, EveryParameterIsOfAUnit) {
     for (const Strategy strategy : {Strategy::kSingle, Strategy::kFsdp2, Strategy::kDdp}) {
       const Plan plan =
           hybrid_plan(strategy == Strategy::kSingle ? 1 : 2, strategy, "torch-compile");
-      const Schedule schedule = lower(m, plan, profile.stack, 8);
+      const Schedule schedule = executed_step(m, plan, profile.stack, 8).stages.front();
       EXPECT_EQ(schedule.unit_sizes.total(schedule.layers) + schedule.unit_sizes.all_experts(),
                 count_parameters(m).total(m.layers))
           << m.family;

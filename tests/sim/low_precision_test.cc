@@ -10,6 +10,9 @@
 #include "profiles/stack_file.h"
 #include "sim/bounds/bounds.h"
 #include "sim/core/placement.h"
+#include "sim/core/trained_precision.h"
+#include "sim/core/workspace.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
@@ -201,13 +204,32 @@ TEST(LowPrecision, NativePlansTakeTheMemoryThatTheExecutorPlans) {
                        std::to_string(static_cast<int>(recipe)) + " " +
                        std::to_string(micro_batches));
           const MemoryPrediction memory = predict(model, profile, plan).memory;
-          EXPECT_EQ(memory.peak_allocated_bytes,
-                    static_memory_bytes(lower(model, plan, profile.stack, 8)));
+          EXPECT_EQ(
+              memory.peak_allocated_bytes,
+              static_memory_bytes(executed_step(model, plan, profile.stack, 8).stages.front()));
           EXPECT_FALSE(memory.estimates_fragmentation);
           // What a search rules plans out by.
           EXPECT_LE(Predictor(model, profile).bounds().least_bytes(plan), memory.total_bytes);
         }
       }
+    }
+  }
+}
+
+TEST(LowPrecision, EveryNativeStageHasRoomForTheOperandsThatAreCast) {
+  Model model = llama_70b();
+  model.layers = 4;
+  const Stack stack = profiles::load_profile("dgx-b200", "native").stack;
+  for (const std::int64_t pp : {1, 2}) {
+    Plan plan = native_fp8(Strategy::kYafsdp, Fp8Recipe::kRowwise);
+    plan.parallel.pp = pp;
+    plan.grad_accum = 4;
+    const Bytes room = plan_workspace(model, plan).size_bytes;
+    ASSERT_GT(room, plan_workspace(model, with_products_in_bf16(plan)).size_bytes);
+    for (const Schedule& stage : executed_step(model, plan, stack, 8).stages) {
+      EXPECT_EQ(stage.sharding.workspace_bytes, room) << "pp " << pp;
+      EXPECT_EQ(stage.persistent.back().kind, Persistent::kWorkspace);
+      EXPECT_EQ(stage.persistent.back().bytes, room) << "pp " << pp;
     }
   }
 }

@@ -12,7 +12,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/cost/op_cost.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/trace/observations.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/support/parameter_name.h"
@@ -38,7 +38,7 @@ struct TracedMessages {
     plan.stack = "native";
     plan.parallel.pp = 2;
     plan.grad_accum = 4;
-    stages = stage_schedules(model, plan, profiles::load_stack("native").stack, 4);
+    stages = executed_step(model, plan, profiles::load_stack("native").stack, 4).stages;
     message_bytes = plan.seq_len * plan.micro_batch * model.hidden * bytes_of(plan.param_dtype);
     for (const Stream& stream : stages.front().streams) timeline.streams.emplace_back(stream.name);
     for (std::int32_t rank = 0; rank < 4; ++rank) timeline.stages[rank] = {rank / 2, 1, ""};

@@ -11,6 +11,7 @@
 #include "sim/core/arena.h"
 #include "sim/core/placement.h"
 #include "sim/core/workspace.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/tiny_models.h"
@@ -25,7 +26,7 @@ using shardwright::testing::tiny_qwen2;
 using shardwright::testing::tiny_qwen3;
 
 Schedule native(const Model& model, const Plan& plan) {
-  return lower(model, plan, profiles::load_stack("native").stack, 2);
+  return executed_step(model, plan, profiles::load_stack("native").stack, 2).stages.front();
 }
 
 std::set<Tensor> acquired(const Schedule& schedule, Phase phase) {

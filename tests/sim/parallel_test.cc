@@ -403,7 +403,7 @@ TEST(ParallelStepTest, DeferredGradientsOfTheHeadAreDoneAfterThePipeline) {
       passes * (forward.device_s - forward.exposed() + backward.device_s - backward.exposed());
   ProgramCache programs(model, h100().stack, h100().cluster.gpu);
   PipelineRecord record;
-  const PipelineStep step = PipelineSimulator(model, h100(), programs).run(plan, &record);
+  const SimulatedStep step = PipelineSimulator(model, h100(), programs).run(plan, &record);
   EXPECT_EQ(step.busiest, 7);
   EXPECT_NEAR(step.stages[7].compute_s - step.stages[6].compute_s, head_s, 5e-3 * head_s);
   EXPECT_NEAR(seconds_of(record.tails[7].deferred_ns), passes * backward.delayed_s, 1e-6);

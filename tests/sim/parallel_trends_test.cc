@@ -156,7 +156,7 @@ TEST(ConservationTest, PipelineBytesAreMessagesTimesTheirSize) {
     plan.parallel.virtual_stages = v;
     ProgramCache programs(model, h100().stack, h100().cluster.gpu);
     PipelineRecord record;
-    const PipelineStep step = PipelineSimulator(model, h100(), programs).run(plan, &record);
+    const SimulatedStep step = PipelineSimulator(model, h100(), programs).run(plan, &record);
     const double message = 2.0 * (8192 / 4) * 8192;
     double sends = 0;
     for (std::int32_t c = 0; c < record.shape.chunks; ++c) {

@@ -19,7 +19,7 @@
 #include "sim/core/hf/config.h"
 #include "sim/core/memory_actions.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/support/refusal.h"
 #include "tests/support/tiny_models.h"
 
@@ -149,7 +149,7 @@ std::int64_t for_each_plan(std::int64_t plans, const Visit& visit) {
     try {
       check_plan(drawn.plan, drawn.model, drawn.plan.gpus);
       check_run(drawn.plan, drawn.model);
-      drawn.stages = step_schedules(drawn.model, drawn.plan, native(), 2);
+      drawn.stages = executed_step(drawn.model, drawn.plan, native(), 2).stages;
     } catch (const Error&) {
       continue;
     }
@@ -268,7 +268,7 @@ TEST(PlacesFree, NotWhereAReductionWaitsForNothing) {
 TEST(PlacesFree, SaysWhichTwoOperationsMeet) {
   Plan plan = tiny_plan(Strategy::kYafsdp, 2);
   plan.parallel.tp = 2;
-  std::vector<Schedule> stages = step_schedules(tiny_llama(), plan, native(), 2);
+  std::vector<Schedule> stages = executed_step(tiny_llama(), plan, native(), 2).stages;
   EXPECT_NO_THROW(check_places_free(stages));
   for (Op& op : stages.front().ops) {
     if (moves_activations(op)) op.waits[0] = {};

@@ -204,7 +204,7 @@ TEST(PlanInvariants, StepsEndAsTheyBegan) {
   Invariant invariant(kPlans);
   for_plans(6, kPlans, in_one_stage, [&](const DrawnPlan& drawn) {
     if (!predicted(drawn)) return false;
-    const AllocatedPeak peak = allocated_peak(*predictor_of(drawn).schedule());
+    const AllocatedPeak peak = allocated_peak(predictor_of(drawn).program().stages.front());
     invariant.expect(
         peak.start_bytes == peak.end_bytes,
         fmt::format("{}: {} bytes, then {}", drawn.text(), peak.start_bytes, peak.end_bytes));

@@ -7,6 +7,7 @@
 
 #include "profiles/profile.h"
 #include "sim/core/hf/config.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/program/layer_program.h"
 #include "sim/program/stages.h"
@@ -102,7 +103,7 @@ TEST(Recurrence, EveryParameterIsOfAUnit) {
     const auto profile = profiles::load_profile("dgx-h100", "torch-compile");
     for (const Strategy strategy : {Strategy::kSingle, Strategy::kFsdp2, Strategy::kDdp}) {
       Plan plan = hybrid_plan(strategy == Strategy::kSingle ? 1 : 2, strategy, "torch-compile");
-      const Schedule schedule = lower(m, plan, profile.stack, 8);
+      const Schedule schedule = executed_step(m, plan, profile.stack, 8).stages.front();
       EXPECT_EQ(schedule.unit_sizes.total(schedule.layers), count_parameters(m).total(m.layers))
           << m.family;
     }

@@ -12,7 +12,7 @@
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/message_queue.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
@@ -32,7 +32,7 @@ std::vector<Schedule> walked_stages(PipelineKind kind, std::int64_t pp, std::int
   plan.strategy = Strategy::kYafsdp;
   plan.stack = "native";
   static const Stack stack = profiles::load_stack("native").stack;
-  return step_schedules(model, plan, stack, 8);
+  return executed_step(model, plan, stack, 8).stages;
 }
 
 std::string rendezvous_refusal(const std::vector<Schedule>& stages) {

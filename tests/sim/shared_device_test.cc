@@ -9,6 +9,7 @@
 #include "sim/cost/result_traffic.h"
 #include "sim/cost/work_time.h"
 #include "sim/engine/engine.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
@@ -114,9 +115,9 @@ TEST_P(InOrderTest, AStepIsTheSumOfItsOperations) {
   }
   CostModel costs(host);
   std::vector<OpCost> op_costs;
-  costs.cost(*predictor.schedule(), op_costs);
+  costs.cost(predictor.program().stages.front(), op_costs);
   Nanoseconds all = 0;
-  for_each_op(*predictor.schedule(), [&](const OpInstance& at, const Op&) {
+  for_each_op(predictor.program().stages.front(), [&](const OpInstance& at, const Op&) {
     EXPECT_EQ(op_costs[at.op].contended_ns, op_costs[at.op].alone_ns);
     all += op_costs[at.op].alone_ns + op_costs[at.op].host_ns;
   });

@@ -13,6 +13,7 @@
 #include "sim/calibrate/calibrate.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/error.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/support/kineto_from_step.h"
 #include "tests/support/not_empty.h"
@@ -80,13 +81,14 @@ class StackFromKineto : public ::testing::Test {
     options.timeline = &timeline;
     const Plan plan = fsdp2_plan();
     predictor.predict(plan, options);
-    shardwright::testing::KinetoJob job{&model_, &plan, predictor.schedule(), &timeline};
+    shardwright::testing::KinetoJob job{&model_, &plan, &predictor.program().stages.front(),
+                                        &timeline};
     job.small_kernel_ns = static_cast<Nanoseconds>(truth.cost.memory.values.t1_s * 1e9);
     const auto file = folder_.path() / "rank0.json";
     std::ofstream(file) << shardwright::testing::kineto_trace(job);
     profiles::ImportOptions import;
     import.model = model_;
-    schedule_ = *predictor.schedule();
+    schedule_ = predictor.program().stages.front();
     return profiles::import_observations({file}, import);
   }
 

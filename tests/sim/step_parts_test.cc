@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/cost/scale.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/support/not_empty.h"
 
@@ -124,7 +125,7 @@ TEST(StepParts, AddUpToThePredictedStep) {
     PredictOptions options;
     options.timeline = &timeline;
     const Prediction prediction = predictor.predict(plan, options);
-    const StepParts parts = part_times(*predictor.schedule(), timeline);
+    const StepParts parts = part_times(predictor.program().stages.front(), timeline);
     double sum = 0, waits = 0;
     for (const PartTimes& each : not_empty(parts)) {
       sum += each.total_s();

@@ -15,6 +15,7 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"
@@ -42,8 +43,9 @@ class StepTraceTest : public ::testing::Test {
   StepTraceTest() {
     const fs::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
     identity_ = {config.string(), get(config), testing::tiny_plan(Strategy::kYafsdp, 2), 2};
-    schedule_ = lower(model_of(identity_, "test"), identity_.plan,
-                      profiles::load_stack(identity_.plan.stack).stack, 2);
+    schedule_ = executed_step(model_of(identity_, "test"), identity_.plan,
+                              profiles::load_stack(identity_.plan.stack).stack, 2)
+                    .stages.front();
     timeline_.source = "measured";
     for (const Stream& stream : schedule_.streams) timeline_.streams.emplace_back(stream.name);
     for (std::int32_t rank = 0; rank < 2; ++rank) {

@@ -9,6 +9,7 @@
 #include "profiles/profile.h"
 #include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
@@ -29,7 +30,7 @@ Lowered lowered(Strategy strategy) {
   plan.recompute = Recompute::kNone;
   plan.stack = "hf-eager";
   Lowered out;
-  out.schedule = lower(model, plan, profile.stack, 8);
+  out.schedule = executed_step(model, plan, profile.stack, 8).stages.front();
   CostModel(profile).cost(out.schedule, out.costs);
   return out;
 }

@@ -12,6 +12,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/memory/memory.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 
@@ -56,7 +57,8 @@ TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
           plan.ckpt_layers = 3;
           plan.recompute = Recompute::kFull;
           const auto profile = profiles::load_profile("a100-80g-4xhdr200", stack);
-          const Schedule schedule = lower(shipped_model(model), plan, profile.stack, 8);
+          const Schedule schedule =
+              executed_step(shipped_model(model), plan, profile.stack, 8).stages.front();
           const AllocatedPeak peak = allocated_peak(schedule);
           EXPECT_EQ(peak.start_bytes, peak.end_bytes)
               << model << " " << stack << " " << name_of(strategy) << " accumulation "
@@ -166,11 +168,12 @@ TEST(Strategies, ANativeStackRefusesWhatItHasNoScheduleOf) {
   for (const Strategy strategy : all_strategies()) {
     const Plan plan = small_plan(strategy, "native", 16);
     if (has_schedule(strategy, native)) {
-      EXPECT_NO_THROW(lower(shipped_model("llama-3.2-1b"), plan, native, 8)) << name_of(strategy);
+      EXPECT_NO_THROW(executed_step(shipped_model("llama-3.2-1b"), plan, native, 8))
+          << name_of(strategy);
       continue;
     }
     try {
-      lower(shipped_model("llama-3.2-1b"), plan, native, 8);
+      executed_step(shipped_model("llama-3.2-1b"), plan, native, 8);
       ADD_FAILURE() << name_of(strategy) << " was lowered";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(name_of(strategy)), std::string::npos);

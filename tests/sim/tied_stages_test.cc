@@ -12,7 +12,7 @@
 #include "sim/cost/to_ns.h"
 #include "sim/pipeline/completes.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_walk.h"
@@ -56,7 +56,8 @@ std::vector<Plan> tied_plans(Strategy strategy) {
 }
 
 std::vector<Schedule> tied_stages_of(const Plan& plan, const Model& model = tied_llama()) {
-  return step_schedules(model, plan, tied_profile().stack, tied_profile().cluster.gpus_per_node);
+  return executed_step(model, plan, tied_profile().stack, tied_profile().cluster.gpus_per_node)
+      .stages;
 }
 
 TEST(TiedStages, AllocateWhatIsPredicted) {
@@ -243,14 +244,13 @@ TEST(TiedStages, TheExchangeTakesItsTimeBehindTheReductions) {
 
 TEST(TiedStages, ATimelineShowsTheExchange) {
   const Plan plan = tied_plan(PipelineKind::kOneForwardOneBackward, 2, 1);
+  Predictor predictor(tied_llama(), tied_profile());
   Timeline timeline;
-  std::vector<Schedule> stages;
   PredictOptions options;
   options.timeline = &timeline;
-  options.stage_schedules = &stages;
-  predict(tied_llama(), tied_profile(), plan, options);
+  predictor.predict(plan, options);
   std::set<OpId> exchanged;
-  for (const Schedule& stage : stages) {
+  for (const Schedule& stage : predictor.program().stages) {
     for_each_op(stage, [&](const OpInstance& at, const Op& op) {
       if (op.weight == Weight::kHead && op.phase == Phase::kReduce) exchanged.insert(at.id);
     });

@@ -10,6 +10,7 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/observations.h"
 #include "tests/support/files.h"
@@ -32,7 +33,9 @@ class TraceObservationsTest : public ::testing::Test {
     const std::filesystem::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
     identity_ = {config.string(), get(config), testing::tiny_plan(Strategy::kYafsdp, 2, 2), 2};
     const Model model = model_of(identity_, "test");
-    schedule_ = lower(model, identity_.plan, profiles::load_stack(identity_.plan.stack).stack, 2);
+    schedule_ =
+        executed_step(model, identity_.plan, profiles::load_stack(identity_.plan.stack).stack, 2)
+            .stages.front();
     timeline_.source = "measured";
     for (const Stream& stream : schedule_.streams) timeline_.streams.emplace_back(stream.name);
     Nanoseconds begin = 0;

@@ -11,6 +11,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/every_plan.h"
@@ -49,7 +50,8 @@ bool same_schedule(const Schedule& a, const Schedule& b) {
 
 Schedule lowered(Plan plan, const profiles::Profile& profile, Strategy strategy) {
   plan.strategy = strategy;
-  return sim::lower(llama(), plan, profile.stack, profile.cluster.gpus_per_node);
+  return sim::executed_step(llama(), plan, profile.stack, profile.cluster.gpus_per_node)
+      .stages.front();
 }
 
 TEST(Space, StrategiesThatAStackExecutesAlikeAreTriedOnce) {

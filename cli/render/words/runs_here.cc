@@ -11,7 +11,7 @@
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/pipeline/places_free.h"
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::cli {
 namespace {
@@ -60,9 +60,10 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
 std::string fault_of_step(const sim::Job& inputs, const Plan& plan) {
   if (plan.stack != "native") return "";
   try {
-    sim::check_places_free(sim::step_schedules(inputs.model, plan,
-                                               profiles::load_stack("native").stack,
-                                               inputs.profile.cluster.gpus_per_node));
+    sim::check_places_free(sim::executed_step(inputs.model, plan,
+                                              profiles::load_stack("native").stack,
+                                              inputs.profile.cluster.gpus_per_node)
+                               .stages);
   } catch (const Error& error) {
     return error.what();
   }

@@ -14,6 +14,7 @@
 #include "exec/comm/mpi_world.h"
 #include "exec/range_marker.h"
 #include "sim/core/base/error.h"
+#include "sim/pipeline/step_program.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/exec/training.h"
 #include "tests/support/parameter_name.h"
@@ -54,7 +55,7 @@ struct Trained {
 /// The executor of this rank.
 struct Rank {
   Rank(const Training& training, const ExecutorOptions& options = {})
-      : stages(sim::step_schedules(training.model, training.plan, native_stack(), 2)),
+      : stages(sim::executed_step(training.model, training.plan, native_stack(), 2).stages),
         mesh(training.plan, stages.front().shard_ranks()),
         device(parallel, training.mode, static_cast<std::uint64_t>(the_world->rank())),
         executor(training.model, training.plan,

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
 
+#include "sim/core/placement.h"
+#include "sim/core/trained_precision.h"
+#include "sim/core/workspace.h"
 #include "sim/pipeline/completes.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
@@ -186,12 +189,18 @@ std::int32_t unit_in_model(const Schedule& chunk, const ChunkContent& content, s
   return static_cast<std::int32_t>(layers) + (unit == chunk.head_unit() ? 1 : 2);
 }
 
-std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, const Stack& stack,
-                                      const Cluster& cluster, const LayerPrograms& programs) {
-  const PipelineShape shape = pipeline_shape(asked);
+void write_step(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
+                const LayerPrograms& programs, StepProgram& out) {
+  out.shape = pipeline_shape(asked);
+  out.parts = partition_layers(model, asked, stack);
+  if (out.shape.stages == 1) {
+    out.stages.resize(1);
+    return lower(model, asked, stack, cluster, programs, out.stages.front());
+  }
+  const PipelineShape& shape = out.shape;
   check_shape(shape);
   const Plan plan = plan_of_chunk(asked, shape);
-  const std::vector<ChunkContent> parts = partition_layers(model, asked, stack);
+  const std::vector<ChunkContent>& parts = out.parts;
   std::vector<Schedule> chunks(parts.size());
   for (std::size_t part = 0; part < parts.size(); ++part) {
     lower_chunk(model, plan, stack, cluster, programs, parts[part], chunks[part],
@@ -202,10 +211,10 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, con
   for (const Schedule& chunk : chunks) {
     for (const Stream& stream : chunk.streams) place_of(streams, stream);
   }
-  std::vector<Schedule> stages(static_cast<std::size_t>(shape.stages));
+  out.stages.assign(static_cast<std::size_t>(shape.stages), {});
   OpId first_id = 0;
   for (std::int32_t s = 0; s < shape.stages; ++s) {
-    Schedule& schedule = stages[static_cast<std::size_t>(s)];
+    Schedule& schedule = out.stages[static_cast<std::size_t>(s)];
     const Schedule& like = of_chunk(chunks, shape, {s, 0});
     schedule.streams = streams;
     schedule.groups = like.groups;
@@ -236,24 +245,22 @@ std::vector<Schedule> stage_schedules(const Model& model, const Plan& asked, con
       schedule.sections.push_back(copier.rest(ChunkSection::kUpdate));
     for_each_op(schedule, [&](const OpInstance& at, const Op&) { first_id = at.id + 1; });
   }
-  return stages;
 }
 
-std::vector<Schedule> stage_schedules(const Model& model, const Plan& plan, const Stack& stack,
-                                      std::int64_t gpus_per_node) {
+StepProgram executed_step(const Model& model, const Plan& plan, const Stack& stack,
+                          std::int64_t gpus_per_node) {
+  const bool is_static = stack.memory == MemoryManager::kStatic;
+  const Plan walked = is_static ? with_products_in_bf16(plan) : plan;
   Cluster cluster;
   cluster.gpus_per_node = gpus_per_node;
-  return stage_schedules(model, plan, stack, cluster, LayerPrograms(model, plan, stack));
-}
-
-std::vector<Schedule> step_schedules(const Model& model, const Plan& plan, const Stack& stack,
-                                     std::int64_t gpus_per_node) {
-  if (plan.parallel.pp > 1) {
-    std::vector<Schedule> stages = stage_schedules(model, plan, stack, gpus_per_node);
-    check_completes(stages);
-    return stages;
+  StepProgram program;
+  write_step(model, walked, stack, cluster, LayerPrograms(model, walked, stack), program);
+  if (is_static && walked != plan) {
+    const Bytes bytes = plan_workspace(model, plan_of_chunk(plan, program.shape)).size_bytes;
+    for (Schedule& stage : program.stages) set_workspace(stage, bytes);
   }
-  return {lower(model, plan, stack, gpus_per_node)};
+  if (program.stages.size() > 1) check_completes(program.stages);
+  return program;
 }
 
 }  // namespace shardwright::sim

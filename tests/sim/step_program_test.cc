@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a pipeline's stages do can be walked: operands exist, lifetimes hold, sends meet receives.
-#include "sim/pipeline/stage_schedules.h"
+#include "sim/pipeline/step_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "sim/core/base/error.h"
 #include "sim/core/placement.h"
@@ -20,6 +21,7 @@ namespace shardwright::sim {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -47,8 +49,10 @@ std::vector<Plan> pipelines() {
 
 std::vector<Schedule> stages_of(const Plan& plan, const profiles::Profile& profile,
                                 const Model& model = shallow_llama()) {
-  return stage_schedules(model, plan, profile.stack, profile.cluster,
-                         LayerPrograms(model, plan, profile.stack, profile.cluster.gpu));
+  StepProgram step;
+  write_step(model, plan, profile.stack, profile.cluster,
+             LayerPrograms(model, plan, profile.stack, profile.cluster.gpu), step);
+  return step.stages;
 }
 
 std::string told(const Plan& plan) {
@@ -74,7 +78,7 @@ void expect_walkable(const Plan& plan, const profiles::Profile& profile,
   }
 }
 
-TEST(StageSchedules, EverySchedulesStagesCanBeWalked) {
+TEST(StepProgram, EverySchedulesStagesCanBeWalked) {
   for (Plan plan : pipelines()) {
     expect_walkable(plan, h100());
     plan.recompute = Recompute::kFull;
@@ -83,7 +87,7 @@ TEST(StageSchedules, EverySchedulesStagesCanBeWalked) {
   }
 }
 
-TEST(StageSchedules, EveryStrategyCanBeWalkedBesideTensorParallelism) {
+TEST(StepProgram, EveryStrategyCanBeWalkedBesideTensorParallelism) {
   for (const char* stack : {"megatron-core", "torch-compile", "torch-eager", "hf-eager"}) {
     const profiles::Profile profile = profiles::load_profile("dgx-h100", stack);
     for (const Strategy strategy : all_strategies()) {
@@ -96,19 +100,19 @@ TEST(StageSchedules, EveryStrategyCanBeWalkedBesideTensorParallelism) {
   }
 }
 
-TEST(StageSchedules, OfAStepWithOneMicroBatch) {
+TEST(StepProgram, OfAStepWithOneMicroBatch) {
   Plan plan = walked(PipelineKind::kOneForwardOneBackward, 2, 1);
   plan.grad_accum = 1;
   expect_walkable(plan, h100());
 }
 
-TEST(StageSchedules, ATiedHeadIsOnTwoStages) {
+TEST(StepProgram, ATiedHeadIsOnTwoStages) {
   Model tied = shallow_llama();
   tied.tied_head = true;
   for (const Plan& plan : pipelines()) expect_walkable(plan, h100(), tied);
 }
 
-TEST(StageSchedules, ExpertsCanBeWalked) {
+TEST(StepProgram, ExpertsCanBeWalked) {
   Model model = shallow_llama();
   model.experts.count = 8;
   model.experts.per_token = 2;
@@ -118,6 +122,21 @@ TEST(StageSchedules, ExpertsCanBeWalked) {
     expect_walkable(plan, h100(), model);
     plan.numerics.precision = Precision::kFp8;
     expect_walkable(plan, h100(), model);
+  }
+}
+
+TEST(StepProgram, EveryStageRecomputesEveryOtherLayer) {
+  Plan plan = walked(PipelineKind::kOneForwardOneBackward, 2, 1);
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = 4;
+  plan.ckpt_stride = 2;
+  for (const Schedule& stage : stages_of(plan, h100())) {
+    std::set<std::int32_t> units;
+    for_each_op(stage, [&](const OpInstance& at, const Op& op) {
+      if (op.phase == Phase::kRecompute) units.insert(at.unit);
+    });
+    const std::int32_t first = stage.stage_layers.front().first;
+    EXPECT_THAT(units, ElementsAre(first, first + 2));
   }
 }
 
@@ -134,7 +153,7 @@ Op& first_op(Schedule& schedule, OpKind kind) {
                        [kind](const Op& op) { return op.kind == kind && op.peer >= 0; });
 }
 
-TEST(StageSchedules, TheWalkFindsWhatCannotRun) {
+TEST(StepProgram, TheWalkFindsWhatCannotRun) {
   const PipelineKind usual = PipelineKind::kOneForwardOneBackward;
   EXPECT_THAT(faults_of(usual, [](Schedule& s) { first_op(s, OpKind::kReceive).channel += 2; }),
               Contains(HasSubstr("waits for ever")));
@@ -170,13 +189,13 @@ TEST(StageSchedules, TheWalkFindsWhatCannotRun) {
       Contains(HasSubstr("which is not there")));
 }
 
-TEST(StageSchedules, MessagesAreAsManyAsPassesThatHandOn) {
+TEST(StepProgram, MessagesAreAsManyAsPassesThatHandOn) {
   const std::vector<Schedule> stages = stages_of(walked(PipelineKind::kInterleaved, 2, 2), h100());
   // Three places between four chunks, each way, eight micro-batches.
   EXPECT_EQ(StageWalk(stages).messages(), 3 * 2 * 8);
 }
 
-TEST(StageSchedules, NativeStagesAllocateWhatIsPredicted) {
+TEST(StepProgram, NativeStagesAllocateWhatIsPredicted) {
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
   for (const Plan& like : pipelines()) {
     if (like.parallel.schedule() == PipelineKind::kDualpipe) continue;
@@ -186,7 +205,7 @@ TEST(StageSchedules, NativeStagesAllocateWhatIsPredicted) {
       plan.strategy = strategy;
       const Prediction predicted = predict(shallow_llama(), profile, plan);
       const std::vector<Schedule> stages =
-          stage_schedules(shallow_llama(), plan, profile.stack, profile.cluster.gpus_per_node);
+          executed_step(shallow_llama(), plan, profile.stack, profile.cluster.gpus_per_node).stages;
       EXPECT_THAT(StageWalk(stages).faults(), IsEmpty()) << told(plan);
       ASSERT_EQ(predicted.stages.size(), stages.size());
       for (std::size_t s = 0; s < stages.size(); ++s) {
