@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "sim/core/base/utf8.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -13,7 +13,7 @@ namespace shardwright::cli {
 /// A byte that is not valid UTF-8 counts as one character.
 int display_width(std::string_view text);
 
-/// `text` with what a terminal would obey taken out: each character that is_control (utf8.h)
+/// `text` with what a terminal would obey taken out: each character that is_control (words.h)
 /// becomes a space, each invalid byte '?'. Without `utf8`, symbols with a customary spelling get it
 /// ("×" is x, "≤" is <=) and every other character outside ASCII becomes '?'.
 std::string printable(std::string_view text, bool utf8);

@@ -23,7 +23,7 @@
 
 #include "exec/array.h"
 #include "exec/device.h"
-#include "sim/core/rank_group.h"
+#include "sim/core/collective.h"
 
 namespace shardwright::exec {
 
@@ -108,7 +108,7 @@ std::vector<T> exchange_all(Communicator& group, const T& mine) {
 /// the job could not make together.
 using OnWorld = std::function<void(Communicator& world)>;
 
-/// The groups a rank belongs to, by the mesh of the plan (sim/core/rank_mesh.h). All ranks leave
+/// The groups a rank belongs to, by the mesh of the plan (sim/core/layout.h). All ranks leave
 /// them in one order, also where they are only destroyed, because a rank that leaves waits for the
 /// others: as leave() does, the last member first.
 struct RankGroups {

@@ -10,7 +10,7 @@
 
 #include "exec/host/stream_clocks.h"
 #include "sim/core/base/check.h"
-#include "sim/core/base/seconds.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/executed_plan.h"
 
 namespace shardwright::exec {

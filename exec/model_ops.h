@@ -30,8 +30,8 @@
 #include "exec/sharding.h"
 #include "sim/core/local_shape.h"
 #include "sim/core/model.h"
-#include "sim/core/op.h"
 #include "sim/core/plan.h"
+#include "sim/core/schedule.h"
 
 namespace shardwright::exec {
 

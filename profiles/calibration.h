@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/cost_group.h"
 #include "profiles/gpu_cost.h"
+#include "profiles/gpu_params.h"
 #include "profiles/observation.h"
 
 namespace shardwright {

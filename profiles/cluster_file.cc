@@ -5,15 +5,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::profiles {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -49,7 +54,7 @@ void read_set(const JsonReader& root, ClusterFile& result) {
 
 void read_measurements(const JsonReader& root, ClusterFile& result) {
   if (const auto products = root.find_array("measured_products")) {
-    // Later ones win over those of the base (sim/cost/work_time.h).
+    // Later ones win over those of the base (sim/cost/op_cost.h).
     for (const MeasuredProduct& product : read_measured_products(*products)) {
       result.measured_products.push_back(product);
     }
@@ -265,6 +270,34 @@ std::string to_json(const ClusterFile& file) {
   }
   if (file.calibration) head += ",\"calibration\":" + to_json(*file.calibration);
   return write_fields(fields, file.origins, head);
+}
+
+double parse_network_rate(std::string_view flag, const std::string& text) {
+  // Bits are small, bytes are large letters, as networks are sold.
+  static constexpr std::array<std::pair<std::string_view, double>, 8> kUnits = {{{"Tb/s", 1.25e11},
+                                                                                 {"Tbps", 1.25e11},
+                                                                                 {"Gb/s", 1.25e8},
+                                                                                 {"Gbps", 1.25e8},
+                                                                                 {"Gbit/s", 1.25e8},
+                                                                                 {"TB/s", 1e12},
+                                                                                 {"GB/s", 1e9},
+                                                                                 {"MB/s", 1e6}}};
+  for (const auto& [unit, bytes_per_s] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    const double rate = parse_number(flag, text.substr(0, text.size() - unit.size())) * bytes_per_s;
+    if (rate >= 1e6 && rate < 1e15) return rate;
+  }
+  throw Error(
+      fmt::format("{} is '{}', expected a rate of one node such as 400Gb/s, 3.2Tb/s or "
+                  "50GB/s",
+                  flag, text));
+}
+
+std::vector<std::string> node_network_overrides(const Cluster& cluster, double bytes_per_s) {
+  const double line_rate = cluster.nic_bytes_per_s > 0 ? cluster.nic_bytes_per_s : bytes_per_s;
+  const std::int64_t cards = std::max<std::int64_t>(1, std::llround(bytes_per_s / line_rate));
+  return {fmt::format("cluster.nics_per_node={}", cards),
+          fmt::format("cluster.nic_bytes_per_s={}", bytes_per_s / static_cast<double>(cards))};
 }
 
 }  // namespace shardwright::profiles

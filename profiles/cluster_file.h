@@ -11,11 +11,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "profiles/calibration.h"
 #include "profiles/gpu_file.h"
-#include "profiles/origin.h"
+#include "profiles/gpu_params.h"
 #include "sim/core/cluster.h"
 #include "sim/core/product_choices.h"
 
@@ -71,5 +72,15 @@ std::string calibrated_json(const std::string& id, const std::string& descriptio
 
 /// The file's own schema with every value and its source; load_cluster reads it back.
 std::string to_json(const ClusterFile& file);
+
+// Nodes with another network than the cluster's file has: the rate of a whole node, as it is sold.
+
+/// "400Gb/s", "3.2Tb/s", "50GB/s" as bytes per second. Throws Error naming `flag` and what is
+/// accepted.
+double parse_network_rate(std::string_view flag, const std::string& text);
+
+/// Overrides (--set) that give each node `bytes_per_s`, in network cards of about the rate that the
+/// cluster has.
+std::vector<std::string> node_network_overrides(const Cluster& cluster, double bytes_per_s);
 
 }  // namespace shardwright::profiles

@@ -12,12 +12,11 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/import/byte_stream.h"
-#include "profiles/kept_file.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::profiles {
+
 namespace {
 
 namespace fs = std::filesystem;

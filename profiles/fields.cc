@@ -14,9 +14,7 @@
 
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::profiles {

@@ -18,8 +18,7 @@
 #include <variant>
 #include <vector>
 
-#include "profiles/cost_group.h"
-#include "profiles/origin.h"
+#include "profiles/gpu_params.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/stack.h"
 

@@ -9,11 +9,11 @@
 
 #include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
-#include "profiles/kept_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -8,10 +8,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 
-#include "sim/core/product_layout.h"
+#include "sim/core/product_choices.h"
 
 namespace shardwright::profiles {
 
@@ -57,7 +61,7 @@ struct LowPrecisionParams {
 };
 
 /// Tokens to the ranks of their experts and back, by kernels that send a token once to each rank
-/// (sim/cost/dispatch_cost.h).
+/// (sim/cost/collectives.h).
 struct DispatchParams {
   double t0_s = 5e-5;              ///< launch and notification
   double token_s = 4e-7;           ///< bookkeeping of a token, by one SM
@@ -66,7 +70,7 @@ struct DispatchParams {
 };
 
 /// NCCL's all-to-all inside a domain: t = base + sqrt_s sqrt(x) + x / bandwidth, x what a rank
-/// sends to others (sim/cost/dispatch_cost.h).
+/// sends to others (sim/cost/collectives.h).
 struct ExchangeParams {
   double base_s = 1e-5;
   double sqrt_s = 6e-9;
@@ -152,5 +156,29 @@ struct CollectiveParams {
   double usual_net_bytes_per_s = 0;
   NcclTable nccl;
 };
+
+// The groups of values that calibration fits together and whose errors are counted together.
+
+enum class CostGroup : std::uint8_t {
+  kProducts,
+  kAttention,
+  kMemory,
+  kCollectives,
+  kHost,
+  kContention
+};
+inline constexpr std::size_t kCostGroups = 6;
+/// "products", "attention", "memory", "collectives", "host", "contention".
+std::string_view name_of(CostGroup group);
+
+// Where the values of a profile come from, kept beside them by path.
+
+/// All but `source` may be empty.
+struct Origin {
+  std::string source;
+  std::string confidence;  // high, medium, low, inferred or uncertain
+  std::string date;        // ISO: 2025, 2025-06 or 2025-06-30
+};
+using Origins = std::map<std::string, Origin, std::less<>>;
 
 }  // namespace shardwright::profiles

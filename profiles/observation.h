@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/op.h"
+#include "sim/core/schedule.h"
 #include "sim/core/units.h"
 
 namespace shardwright::profiles {

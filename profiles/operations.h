@@ -2,7 +2,7 @@
 // What a long run meets besides its steps (failures, restarts, checkpoints) and the constants of
 // the critical batch: profiles/data/operations.json, each value with its source and date.
 //
-// tuner/runs/goodput.h and tuner/runs/critical_batch.h hold the formulas; a user's flags override
+// tuner/runs/run_cost.h and tuner/runs/run_cost.h hold the formulas; a user's flags override
 // the values.
 #pragma once
 

@@ -16,7 +16,7 @@
 #include "profiles/fields.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::profiles {
 namespace {

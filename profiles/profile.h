@@ -11,9 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/cost_group.h"
 #include "profiles/gpu_cost.h"
-#include "profiles/origin.h"
+#include "profiles/gpu_params.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/cluster.h"
 #include "sim/core/stack.h"
@@ -32,7 +31,7 @@ struct Profile {
   Origins origins;                                 // by path: "gpu.hbm_bytes_per_s"
   Uncertainty uncertainty;  // of the shipped parameters; empty for parts given by hand
   /// By CostGroup: half widths of calibrated groups, 0 for the others; their level is
-  /// that of novelty_widths.h.
+  /// that of uncertainty.h.
   std::array<double, kCostGroups> calibrated_half_width{};
   /// Models of which a step with this stack was measured, and values moved for it.
   std::vector<std::string> anchored_models;

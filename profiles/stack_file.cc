@@ -3,17 +3,20 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
-#include "profiles/parallel_fields.h"
 #include "profiles/release_date.h"
-#include "profiles/stack_ranges.h"
+#include "sim/core/base/parse_number.h"
+#include "sim/core/parallelism.h"
 #include "sim/core/strategy.h"
 
 namespace shardwright::profiles {
+
 namespace {
 
 const NumberRange<double> kShare(0.0, 20.0, true);  // caches lift it above 1
@@ -274,6 +277,344 @@ std::string to_json(const StackFile& file) {
   if (stack.family != stack.id) more.emplace_back("family", stack.family);
   return write_fields(fields, file.origins,
                       data_file_head(DataKind::kStack, stack.id, stack.description, more));
+}
+
+namespace {
+
+template <typename Enum>
+const std::vector<std::string>& known_words() {
+  static const std::vector<std::string> words = [] {
+    std::string joined = words_of<Enum>();
+    std::erase(joined, ' ');
+    return split_commas(joined);
+  }();
+  return words;
+}
+
+/// Adds fields that a file may leave out.
+struct Adder {
+  FieldList& fields;
+
+  Field& operator()(std::string_view name, FieldTarget target, std::string_view unit,
+                    std::string_view meaning, NumberRange<double> accepted = {}) const {
+    return fields.add(name, target, unit, meaning, accepted, Need::kOptional);
+  }
+};
+
+void describe_scope(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("does", &parallel.does, "", "what it does beside sharding over data-parallel ranks")
+      .one_of(feature_words());
+}
+
+void describe_attention(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("fused_attention", &parallel.fused_attention, "",
+      "attention is one kernel where the plan says flash");
+  add("tensor_cores_want_16_bytes", &parallel.tensor_cores_want_16_bytes, "",
+      "products of eager attention whose rows are not whole 16 bytes run on the fp32 cores");
+  add("score_bytes", &parallel.score_bytes, "byte", "eager attention keeps for backward, per score",
+      kBytesPerElement);
+  add("score_working_bytes", &parallel.score_working_bytes, "byte",
+      "made while its backward runs, per score", kBytesPerElement);
+  add("score_forward_traffic_bytes", &parallel.score_forward_traffic_bytes, "byte",
+      "that eager attention moves forward, per score", kBytesPerElement);
+  add("score_backward_traffic_bytes", &parallel.score_backward_traffic_bytes, "byte",
+      "that eager attention moves backward, per score", kBytesPerElement);
+  add("checkpointed_norm_forward_bytes", &parallel.checkpointed_norm_forward_bytes, "byte",
+      "traffic of norms forward where layers are checkpointed whole; 0: as elsewhere",
+      kBytesPerElement);
+  add("checkpointed_norm_backward_bytes", &parallel.checkpointed_norm_backward_bytes, "byte",
+      "the same backward", kBytesPerElement);
+  add("layer_saved_bytes", &parallel.layer_saved_bytes, "byte",
+      "kept per hidden element and layer beyond what kernels keep", kBytesPerElement);
+
+  fields.group("sinks", [&] {
+    SinkSoftware& sinks = parallel.sinks;
+    add("attention_share", &sinks.attention_share, "",
+        "what attention with sinks reaches of fused attention over all scores; 0: as other "
+        "attention",
+        between(0.0, 1.0));
+    add("fp8_backward_share", &sinks.fp8_backward_share, "",
+        "the same of its backward in fp8; 0: it stays in bf16", between(0.0, 1.0));
+    add("fp8_input_bytes", &sinks.fp8_input_bytes, "byte",
+        "moved before attention with sinks in fp8, an element of its input", between(0.0, 100.0));
+  });
+  fields.group("scaled_rope", [&] {
+    KernelGroup& kernels = parallel.scaled_rope.kernels;
+    add("unfused", &parallel.scaled_rope.unfused, "",
+        "rotary embeddings with scaled sines and cosines (YaRN) go by kernels of their own");
+    add("forward_bytes", &kernels.forward_bytes, "byte", "memory traffic per element, forward",
+        kBytesPerElement);
+    add("forward_kernels", &kernels.forward_kernels, "", "launches, forward", kLaunches);
+    add("backward_bytes", &kernels.backward_bytes, "byte", "memory traffic per element, backward",
+        kBytesPerElement);
+    add("backward_kernels", &kernels.backward_kernels, "", "launches, backward", kLaunches);
+  });
+}
+
+void describe_tensor(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("vocabulary_parallel_loss", &parallel.vocabulary_parallel_loss, "",
+      "the loss works on each tensor rank's part of the vocabulary; false: logits are gathered");
+  add("async_tensor_backward", &parallel.async_tensor_backward, "",
+      "collectives of the input's gradient run beside products");
+  add("tp_overlap", &parallel.tp_overlap, "",
+      "collectives of tensor parallelism hide behind GEMMs, where the plan does not say")
+      .one_of(known_words<TensorOverlap>());
+  add("adapted", &parallel.adapted, "",
+      "matrices of a layer beside which LoRA's adapters are: all, those of attention, or those "
+      "that make queries, keys and values")
+      .one_of(known_words<Adapted>());
+  add("cp_comm", &parallel.cp_comm, "", "context parallelism, where the plan does not say")
+      .one_of(known_words<ContextComm>());
+
+  fields.group("tensor", [&] {
+    TensorSoftware& tensor = parallel.tensor;
+    add("overlap_splits", &tensor.overlap_splits, "",
+        "pieces of a GEMM whose reduce-scatter overlaps with it", between(1.0, 64.0));
+    add("overlap_sms", &tensor.overlap_sms, "", "SMs of that reduce-scatter", between(0.0, 1000.0));
+    add("keeps_gathered_inputs", &tensor.keeps_gathered_inputs, "",
+        "inputs of column-parallel GEMMs stay gathered until backward");
+    add("gathers_each_product", &tensor.gathers_each_product, "",
+        "q, k and v, gate and up gather their input each for themselves, and reduce its gradient");
+    add("concatenates_sequences", &tensor.concatenates_sequences, "",
+        "collectives concatenate along the first dimension: parts of several sequences are copied");
+    add("async_by_pattern", &tensor.async_by_pattern, "",
+        "async tensor parallelism is a pattern of one GEMM that a compiler finds");
+    add("sums_gradients_at_once", &tensor.sums_gradients_at_once, "",
+        "gradients of one input are added up by one kernel");
+  });
+  fields.group("context", [&] {
+    add("ring_by_all_gather", &parallel.context.ring_by_all_gather, "",
+        "the ring goes round by one all-gather and sums in fp32");
+    add("blocking_ring", &parallel.context.blocking_ring, "",
+        "nothing runs beside its collectives");
+  });
+  fields.group("loss", [&] {
+    add("keeps_output", &parallel.loss.keeps_output, "",
+        "logits in the compute type stay until backward has ended");
+    add("separate_parts_bytes", &parallel.loss.separate_parts_bytes, "byte",
+        "a logit at the fullest where kernels of their own put parts of the vocabulary together "
+        "and logits are fp32; 0: in place",
+        kBytesPerElement);
+    add("row_per_block", &parallel.loss.row_per_block, "",
+        "a thread block of the loss has the logits of one token");
+  });
+}
+
+void describe_gradients(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("accumulates_in_product", &parallel.accumulates_in_product, "",
+      "weight gradients are added up by the product's own kernel");
+  add("separate_bias_gradients", &parallel.separate_bias_gradients, "",
+      "biases' gradients are summed by kernels of their own");
+  add("gradient_bytes", &parallel.gradient_bytes, "byte",
+      "of an accumulated gradient, per parameter", between(2.0, 4.0));
+  add("keeps_small_gradients", &parallel.keeps_small_gradients, "",
+      "gradients of the weights' type stay beside accumulated ones in fp32");
+  add("overlap_grad_reduce", &parallel.overlap_grad_reduce, "",
+      "gradients are reduced while backward runs, where the plan does not say");
+  add("overlap_param_gather", &parallel.overlap_param_gather, "",
+      "parameters are gathered while forward runs, where the plan does not say");
+  add("bucket_parameters", &parallel.bucket_parameters, "",
+      "parameters of a gradient bucket, at least", between(1.0, 1e15));
+  add("bucket_parameters_per_rank", &parallel.bucket_parameters_per_rank, "",
+      "the same per data-parallel rank", between(0.0, 1e15));
+  add("reshards_after_forward", &parallel.reshards_after_forward, "",
+      "sharded parameters are released after forward, without a pipeline");
+
+  fields.group("gradients", [&] {
+    GradientSoftware& gradients = parallel.gradients;
+    add("whole_bytes", &gradients.whole_bytes, "byte",
+        "a parameter where whole gradients are reduced though each rank updates a part; 0: parts "
+        "are",
+        between(0.0, 8.0));
+    add("whole_copy_bytes", &gradients.whole_copy_bytes, "byte",
+        "a parameter, moved into buckets of that type and back", between(0.0, 1e3));
+    add("flattened_bytes", &gradients.flattened_bytes, "byte",
+        "an owned parameter whose 16-bit gradients are flattened and cast for the update",
+        between(0.0, 100.0));
+    add("bucket_bytes", &gradients.bucket_bytes, "byte", "the bucket that those come from",
+        between(0.0, 1e12));
+    add("registered_buffer_sms", &gradients.registered_buffer_sms, "",
+        "SMs of gathers and reductions with registered buffers, by the framework's own FSDP in one "
+        "NVLink domain; 0: no such buffers",
+        between(0.0, 1000.0));
+  });
+}
+
+void describe_pipeline(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("blocking_transfers", &parallel.blocking_transfers, "",
+      "stages without virtual ones wait for each exchange");
+  add("transfer_sync_s", &parallel.transfer_sync_s, "s", "device idle after each blocking exchange",
+      kUpToAnHour);
+  add("overlapped_interleaving", &parallel.overlapped_interleaving, "",
+      "with virtual stages only who needs a transfer waits for it");
+
+  fields.group("stages", [&] {
+    StageSoftware& stages = parallel.stages;
+    add("modules_before", &stages.modules_before, "",
+        "modules before the layers that count as layers where stages get equally many",
+        between(0.0, 16.0));
+    add("modules_after", &stages.modules_after, "", "the same after them", between(0.0, 16.0));
+    add("by_cost", &stages.by_cost, "",
+        "stages get layers by their parameters, the head's among them");
+  });
+}
+
+void describe_host(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("blocking_launches", &parallel.blocking_launches, "",
+      "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)");
+  add("host_sync_s", &parallel.host_sync_s, "s",
+      "from a result that the host waits for to the next kernel", kUpToAnHour);
+  add("graph_launch_s", &parallel.graph_launch_s, "s", "host time of a layer that a graph holds",
+      kUpToAnHour);
+  add("cuda_graphs", &parallel.cuda_graphs, "", "what graphs hold, where the plan does not say")
+      .one_of(known_words<CudaGraphs>());
+  add("step_jitter_per_doubling", &parallel.step_jitter_per_doubling, "",
+      "share of a step's time per doubling of nodes beyond one", between(0.0, 1.0));
+}
+
+void describe_memory(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("fragmentation", &parallel.fragmentation, "",
+      "reserved beyond allocated, per byte that comes and goes", between(0.0, 10.0));
+  add("communicator_bytes", &parallel.communicator_bytes, "byte",
+      "device memory of each group's communicator", between(0.0, 1e11));
+}
+
+void describe_moe(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("dispatcher", &parallel.dispatcher, "",
+      "tokens go to their experts, where the plan does not say")
+      .one_of(known_words<Dispatcher>());
+  add("dispatch_sms", &parallel.dispatch_sms, "", "SMs of kernels that send tokens to experts",
+      between(1.0, 1000.0));
+  add("permute_efficiency", &parallel.permute_efficiency, "",
+      "of streaming bandwidth, rows gathered by token", between(0.01, 1.0));
+  add("module_forward_s", &parallel.module_forward_s, "s",
+      "host time of a module or autograd function around its launches, forward", kUpToAnHour);
+  add("module_backward_s", &parallel.module_backward_s, "s", "the same, backward", kUpToAnHour);
+  add("expert_launch_s", &parallel.expert_launch_s, "s",
+      "host time added to each kernel of one expert's rows", kUpToAnHour);
+  add("grouped_in_one_kernel", &parallel.grouped_in_one_kernel, "",
+      "products of all experts are one kernel");
+  add("overlaps_shared_experts", &parallel.overlaps_shared_experts, "",
+      "shared experts run beside the exchange of tokens");
+
+  fields.group("moe", [&] {
+    MoeSoftware& moe = parallel.moe;
+    add("gemm_streams", &moe.gemm_streams, "",
+        "streams over which experts' GEMMs run that are launched one by one", between(1.0, 1024.0));
+    add("fused_grouped_gemms", &moe.fused_grouped_gemms, "",
+        "grouped GEMMs apply activation and MXFP8's casts, where graphs hold the whole step");
+    add("exchanges_weights", &moe.exchanges_weights, "",
+        "weights of rows go to the experts by an exchange of their own, in fp32");
+    add("hybridep_link_share", &moe.hybridep_link_share, "",
+        "of the links' bandwidth, by HybridEP's copies", between(0.01, 2.0));
+    const auto gini = [&](std::string_view name, double& value, std::string_view meaning) {
+      add(name, &value, "", meaning, between(0.0, 0.99));
+    };
+    gini("multi_head_load_gini", moe.multi_head_load_gini,
+         "Gini coefficient of the experts' rows, models with multi-head attention");
+    gini("grouped_query_load_gini", moe.grouped_query_load_gini,
+         "the same with grouped-query attention");
+    gini("latent_load_gini", moe.latent_load_gini, "the same with latent attention");
+    gini("bias_balanced_load_gini", moe.bias_balanced_load_gini,
+         "the same of routers that a bias balances, whatever the attention");
+    gini("no_aux_loss_gini", moe.no_aux_loss_gini,
+         "the same of routers trained without an auxiliary loss");
+    add("unfused_biases", &moe.unfused_biases, "",
+        "experts with biases run activation and biases by kernels of their own");
+    const auto traffic = [&](std::string_view name, double& bytes, std::string_view meaning) {
+      add(name, &bytes, "byte", meaning, between(0.0, 1e4));
+    };
+    traffic("unfused_activation_forward_bytes", moe.unfused_activation_forward_bytes,
+            "those move per element of the activation, forward");
+    traffic("unfused_activation_backward_bytes", moe.unfused_activation_backward_bytes,
+            "the same backward");
+    traffic("unfused_bias_forward_bytes", moe.unfused_bias_forward_bytes,
+            "those move per element that FC2 puts out, forward");
+    traffic("unfused_bias_backward_bytes", moe.unfused_bias_backward_bytes, "the same backward");
+    add("unfused_forward_kernels", &moe.unfused_forward_kernels, "", "launches, forward",
+        kLaunches);
+    add("unfused_backward_kernels", &moe.unfused_backward_kernels, "", "launches, backward",
+        kLaunches);
+  });
+}
+
+void describe_precision(FieldList& fields, ParallelSoftware& parallel) {
+  const Adder add{fields};
+  add("cast_efficiency", &parallel.cast_efficiency, "",
+      "of streaming bandwidth, casts to fewer bits", between(0.01, 1.0));
+
+  fields.group("fp8", [&] {
+    Fp8Software& fp8 = parallel.fp8;
+    const auto efficiency = [&](std::string_view name, double& value, std::string_view meaning) {
+      add(name, &value, "", meaning, between(0.0, 1.0));
+    };
+    add("reads_both_layouts", &fp8.reads_both_layouts, "",
+        "operands get no transposed copy where the GPU multiplies any layout");
+    add("casts_for_each_product", &fp8.casts_for_each_product, "",
+        "each product casts both operands, from what is kept in 16 bits");
+    add("norms_cast", &fp8.norms_cast, "", "norms write fp8 where its scale is known before");
+    add("rowwise_gemm_share", &fp8.rowwise_gemm_share, "",
+        "what GEMMs with a scale a row reach of those with one a tensor", between(0.1, 2.0));
+    efficiency("cast_transpose_efficiency", fp8.cast_transpose_efficiency,
+               "of streaming bandwidth, cast and transpose in one pass; 0: cast_efficiency");
+    efficiency("mxfp8_cast_efficiency", fp8.mxfp8_cast_efficiency,
+               "of streaming bandwidth, casts to MXFP8; 0: cast_efficiency");
+    add("eager_cast_bytes", &fp8.eager_cast_bytes, "byte",
+        "an element, casts with one scale a tensor that no compiler fuses; 0: fused",
+        between(0.0, 1e3));
+    add("eager_cast_kernels", &fp8.eager_cast_kernels, "", "their launches", between(1.0, 100.0));
+  });
+}
+
+void describe_choices(FieldList& fields, SoftwareChoices& choices) {
+  const Adder add{fields};
+  fields.group("choices", [&] {
+    add("tp_overlap", &choices.tp_overlap, "", "overlaps that the framework has")
+        .one_of(known_words<TensorOverlap>());
+    add("dispatcher", &choices.dispatcher, "", "dispatchers that it has")
+        .one_of(known_words<Dispatcher>());
+    add("pp_schedule", &choices.pp_schedule, "", "schedules that it has beside the usual ones")
+        .one_of(known_words<PipelineKind>());
+    add("ep_overlap", &choices.ep_overlap, "",
+        "all-to-alls of experts hide behind another micro-batch where asked to");
+  });
+}
+
+}  // namespace
+
+void describe(FieldList& fields, ParallelSoftware& parallel) {
+  describe_scope(fields, parallel);
+  describe_attention(fields, parallel);
+  describe_tensor(fields, parallel);
+  describe_gradients(fields, parallel);
+  describe_pipeline(fields, parallel);
+  describe_host(fields, parallel);
+  describe_memory(fields, parallel);
+  describe_moe(fields, parallel);
+  describe_precision(fields, parallel);
+  fields.group("userbuffers", [&] {
+    const Adder add{fields};
+    Userbuffers& userbuffers = parallel.userbuffers;
+    const NumberRange<double> sms = between(0.0, 1000.0);
+    add("gather_sms", &userbuffers.gather_sms, "",
+        "SMs of a whole gather beside a GEMM of backward; 0: as many as NCCL takes", sms);
+    add("qkv_reduce_sms", &userbuffers.qkv_reduce_sms, "",
+        "SMs of a whole reduction beside the weight gradient of QKV; 0: as many as NCCL takes",
+        sms);
+    add("fc1_reduce_sms", &userbuffers.fc1_reduce_sms, "", "the same beside that of FC1", sms);
+    add("deferred_head_gradients", &userbuffers.deferred_head_gradients, "",
+        "micro-batches whose weight gradient of the head waits for the pipeline's flush",
+        between(0.0, 1e6));
+  });
+  describe_choices(fields, parallel.choices);
 }
 
 }  // namespace shardwright::profiles

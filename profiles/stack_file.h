@@ -5,7 +5,8 @@
 #include <filesystem>
 #include <string>
 
-#include "profiles/origin.h"
+#include "profiles/fields.h"
+#include "profiles/gpu_params.h"
 #include "sim/core/stack.h"
 
 namespace shardwright::profiles {
@@ -33,5 +34,16 @@ StackFile load_preset(const std::string& family, std::string_view software);
 
 /// The file's own schema with every value and its source; load_stack reads it back.
 std::string to_json(const StackFile& file);
+
+// What numbers in a framework's file may be.
+
+inline const NumberRange<double> kBytesPerElement = between(0.0, 1e6);
+inline const NumberRange<double> kLaunches = between(0.0, 10000.0);
+inline const NumberRange<double> kUpToAnHour = between(0.0, 3600.0);
+
+// The group `parallel` of a stack's file: what its framework does in model-parallel plans.
+
+/// Into the group that is open. Each may be left out of a file: then it is as in the struct.
+void describe(FieldList& fields, ParallelSoftware& parallel);
 
 }  // namespace shardwright::profiles

@@ -64,4 +64,10 @@ Prediction predict(const Model& model, const profiles::Profile& profile, const P
 /// counted half.
 double model_flops(const Model& model, const Plan& plan);
 
+// What a plan asks for beyond data parallelism, and what of it is modelled.
+
+/// Throws Error where the framework or the GPU does not do what the plan asks for, or nothing
+/// models it yet.
+void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile);
+
 }  // namespace shardwright::sim

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "profiles/uncertainty/uncertainty.h"
-#include "profiles/uncertainty/width_axes.h"
 #include "sim/accounting.h"
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
@@ -103,7 +102,7 @@ struct Prediction {
   /// The step if kernels of side streams went before the compute stream's among equal priorities
   /// (Engine); half of the spread is in the interval. 0 without PredictOptions::reserved.
   double other_tie_order_s = 0;
-  std::optional<RoutingPrice> routing;  // sim/explain/routing_price.h
+  std::optional<RoutingPrice> routing;  // sim/explain/explain.h
   std::vector<std::string>
       extrapolated;  // inputs outside what the parameters were fitted on, in words
 };

@@ -11,7 +11,6 @@
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
 #include "sim/core/features.h"
 #include "sim/core/hf/config.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "sim/core/base/ends.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli::settings_language {

@@ -15,7 +15,6 @@
 
 #include "cli/config/setting.h"
 #include "cli/config/shell_conditions.h"
-#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli::settings_language {

@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "profiles/ledger/usual_stack.h"
+#include "profiles/ledger/ledger_profile.h"
 #include "profiles/stack_file.h"
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/plan_json.h"
-#include "tuner/advice/lighter_training.h"
+#include "tuner/advice/advice.h"
 
 namespace shardwright::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cli/config/imported.h"
-#include "sim/core/base/ends.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/words.h"
 

@@ -10,7 +10,6 @@
 #include "cli/config/imported.h"
 #include "cli/config/trainer_words.h"
 #include "profiles/data_dir.h"
-#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 

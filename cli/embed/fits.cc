@@ -21,11 +21,11 @@
 #include "profiles/uncertainty/production.h"
 #include "sim/core/base/error.h"
 #include "sim/cost/attention_cost.h"
-#include "sim/cost/dispatch_cost.h"
-#include "sim/score/score_kernels.h"
+#include "sim/cost/collectives.h"
+#include "sim/score/kernel_scores.h"
 #include "sim/uncertainty/extrapolation.h"
-#include "tuner/runs/critical_batch.h"
-#include "tuner/runs/whole_run_ideal.h"
+#include "tuner/runs/run_cost.h"
+#include "tuner/runs/whole_run.h"
 
 #define SHARDWRIGHT_EXPORTED extern "C" __attribute__((visibility("default")))
 

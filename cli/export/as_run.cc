@@ -5,7 +5,7 @@
 
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 

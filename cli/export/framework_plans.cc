@@ -2,10 +2,10 @@
 #include "cli/export/framework_plans.h"
 
 #include "profiles/stack_file.h"
-#include "sim/core/base/invalid_plan.h"
-#include "sim/core/rack.h"
-#include "sim/uncertainty/headroom.h"
-#include "tuner/advice/scenarios.h"
+#include "sim/core/base/error.h"
+#include "sim/core/layout.h"
+#include "sim/uncertainty/intervals.h"
+#include "tuner/advice/robustness.h"
 
 namespace shardwright::cli {
 

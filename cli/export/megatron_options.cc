@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "profiles/ledger/software_settings.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/core/base/error.h"
 #include "sim/program/low_precision.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/parse_value.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/core/features.h"
 
 namespace shardwright::cli {

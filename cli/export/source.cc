@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/utf8.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

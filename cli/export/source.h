@@ -92,7 +92,7 @@ using ShellSource = Source<Script::kShell>;
 using MarkdownSource = Source<Script::kMarkdown>;
 
 /// In double quotes, with escapes that JSON, YAML, TOML and Python share for all that is not shown
-/// (utf8.h); bytes that are no UTF-8 become '?'.
+/// (words.h); bytes that are no UTF-8 become '?'.
 JsonSource string_literal(std::string_view text);
 /// A whole document. Throws Error where it is none.
 JsonSource json_source(std::string_view text);

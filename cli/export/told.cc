@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::cli {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/core/model.h"
-#include "tuner/search/best_of_requests.h"
+#include "tuner/search/tuning.h"
 
 namespace shardwright::cli {
 

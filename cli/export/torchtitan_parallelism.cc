@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 
 #include "cli/export/torchtitan_options.h"
-#include "profiles/ledger/software_settings.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/core/base/error.h"
 #include "sim/program/stages.h"
 

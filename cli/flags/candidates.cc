@@ -3,12 +3,12 @@
 
 #include <fmt/core.h>
 
-#include "profiles/ledger/usual_stack.h"
+#include "profiles/ledger/ledger_profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
-#include "sim/core/rack.h"
-#include "sim/core/trained_families.h"
-#include "sim/uncertainty/headroom.h"
+#include "sim/core/executed_plan.h"
+#include "sim/core/layout.h"
+#include "sim/uncertainty/intervals.h"
 
 namespace shardwright::cli {
 namespace {

@@ -4,7 +4,7 @@
 // This is all of CLI11 that the rest of the program sees: its header takes longer to compile than
 // most files that declare a flag, so it is included by command_line.cc alone. A verb binds each
 // flag to one of its variables; the type of the variable decides how the value is read. Numbers are
-// read strictly (sim/core/base/parse_value.h), because CLI11 reads "010" as eight, lets
+// read strictly (sim/core/base/parse_number.h), because CLI11 reads "010" as eight, lets
 // 99999999999999999999 saturate and accepts nan.
 #pragma once
 
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/base/parse_value.h"
+#include "sim/core/base/parse_number.h"
 
 namespace CLI {
 class App;

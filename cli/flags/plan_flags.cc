@@ -8,15 +8,15 @@
 
 #include "cli/flags/changed_plan.h"
 #include "cli/machine/host_profile.h"
-#include "profiles/ledger/software_settings.h"
-#include "profiles/ledger/usual_stack.h"
-#include "profiles/node_network.h"
-#include "profiles/prices/power_limit.h"
+#include "profiles/cluster_file.h"
+#include "profiles/ledger/ledger.h"
+#include "profiles/ledger/ledger_profile.h"
+#include "profiles/prices/energy.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
+#include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
-#include "sim/core/rack.h"
 
 namespace shardwright::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "profiles/prices/price_file.h"
+#include "profiles/prices/price.h"
 #include "tuner/size/offers.h"
 
 namespace shardwright::cli {

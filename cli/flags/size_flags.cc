@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
 #include "sim/core/base/parse_number.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "cli/render/text/quantity.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
-#include "tuner/advice/lighter_training.h"
+#include "tuner/advice/advice.h"
 
 namespace shardwright::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/export/told.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
-#include "tuner/advice/lighter_training.h"
+#include "tuner/advice/advice.h"
 
 namespace shardwright::cli {
 namespace {

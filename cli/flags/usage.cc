@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/words.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {

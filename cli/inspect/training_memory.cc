@@ -5,7 +5,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {

@@ -5,7 +5,7 @@
 
 #include "cli/machine/processor.h"
 #include "profiles/stack_file.h"
-#include "sim/calibrate/gather.h"
+#include "sim/calibrate/calibration_files.h"
 
 namespace shardwright::cli {
 

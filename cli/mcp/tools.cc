@@ -10,7 +10,7 @@
 
 #include "cli/mcp/brief.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "exec/train/gather_timeline.h"
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
-#include "sim/calibrate/gather.h"
+#include "sim/calibrate/calibration_files.h"
 #include "sim/core/base/error.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"

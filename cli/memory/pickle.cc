@@ -8,7 +8,6 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 

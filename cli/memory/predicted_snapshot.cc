@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/memory/pickle.h"
-#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/features.h"
 #include "sim/core/memory_actions.h"

@@ -7,7 +7,6 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/schema.h"
 
 namespace shardwright::cli {
 namespace {

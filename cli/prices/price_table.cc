@@ -11,7 +11,7 @@
 
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
-#include "sim/core/base/quantile.h"
+#include "sim/core/base/numbers.h"
 
 namespace shardwright::cli {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One price for each GPU and each cluster out of many offers, as a file that `size --prices` reads
-// (profiles/prices/price_file.h).
+// (profiles/prices/price.h).
 //
 // A cloud lists one machine in every region and zone, so offers are not votes: the price of a cloud
 // is the median over its regions, that of a region the median over its zones, and the price of a

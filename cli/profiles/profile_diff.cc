@@ -14,7 +14,7 @@
 #include "profiles/fields.h"
 #include "sim/core/base/error.h"
 #include "sim/cost/collectives.h"
-#include "sim/cost/work_time.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::cli {
 namespace {

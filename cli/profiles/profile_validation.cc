@@ -19,7 +19,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/cost/collectives.h"
-#include "sim/cost/work_time.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::cli {
 namespace {

@@ -21,7 +21,7 @@
 #include "cli/text.h"
 #include "sim/core/layout.h"
 #include "sim/core/units.h"
-#include "sim/cost/planned_attention.h"
+#include "sim/cost/attention_cost.h"
 
 namespace shardwright::cli {
 namespace {

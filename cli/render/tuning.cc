@@ -14,7 +14,7 @@
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 #include "cli/text.h"
-#include "tuner/search/dimensions.h"
+#include "tuner/search/space.h"
 
 namespace shardwright::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
 #include "sim/core/message_queue.h"
-#include "sim/pipeline/rendezvous.h"
+#include "sim/pipeline/completes.h"
 
 namespace shardwright::cli {
 namespace {

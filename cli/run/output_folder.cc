@@ -12,7 +12,6 @@
 #include <system_error>
 
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/durable_folder.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli {

@@ -10,7 +10,7 @@
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
-#include "sim/core/trained_precision.h"
+#include "sim/core/executed_plan.h"
 #include "sim/pipeline/places_free.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"

@@ -11,7 +11,7 @@
 #include "cli/run/options.h"
 #include "profiles/cluster_file.h"
 #include "sim/core/schedule.h"
-#include "sim/cost/planned_attention.h"
+#include "sim/cost/attention_cost.h"
 #include "sim/trace/utilisation.h"
 
 namespace shardwright::cli {

@@ -9,7 +9,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/text.h"
-#include "sim/core/base/quantile.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {

@@ -28,7 +28,7 @@
 #include "exec/comm/mpi_world.h"
 #endif
 #include "sim/core/base/error.h"
-#include "sim/cost/network_times.h"
+#include "sim/cost/collectives.h"
 
 namespace shardwright::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "cli/run/job_facts.h"
-#include "sim/core/base/invalid_plan.h"
-#include "sim/core/trained_precision.h"
+#include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 
 namespace shardwright::cli {
 namespace {

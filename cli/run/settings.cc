@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
 #include "sim/core/base/read_file.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/base/parse_value.h"
+#include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
 

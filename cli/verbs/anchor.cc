@@ -14,9 +14,9 @@
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"
-#include "profiles/uncertainty/novelty_widths.h"
-#include "sim/calibrate/calibrated_file.h"
-#include "sim/core/base/invalid_plan.h"
+#include "profiles/uncertainty/uncertainty.h"
+#include "sim/calibrate/calibration_files.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::cli {
 namespace {

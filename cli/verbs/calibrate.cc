@@ -11,7 +11,7 @@
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "profiles/stack_file.h"
-#include "sim/calibrate/calibrate_files.h"
+#include "sim/calibrate/calibration_files.h"
 #include "sim/calibrate/stack_from_trace.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/hf/config.h"

@@ -15,7 +15,7 @@
 #include "cli/render/text/table.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
-#include "sim/trace/chrome_events.h"
+#include "sim/trace/step_trace.h"
 #include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli {

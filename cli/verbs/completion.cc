@@ -9,7 +9,7 @@
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/check.h"
-#include "sim/core/base/parse_value.h"
+#include "sim/core/base/parse_number.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan.h"
 

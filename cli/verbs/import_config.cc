@@ -22,7 +22,7 @@
 #include "cli/verbs/outward.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_dir.h"
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"

@@ -21,7 +21,7 @@
 #include "cli/verbs/outward.h"
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"
-#include "sim/uncertainty/headroom.h"
+#include "sim/uncertainty/intervals.h"
 
 namespace shardwright::cli {
 namespace {

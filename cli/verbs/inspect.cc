@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/verbs/verbs.h"
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::cli {
 namespace {

@@ -25,8 +25,7 @@
 #include "cli/verbs/verbs.h"
 #include "sim/core/base/error.h"
 #include "sim/explain/explain.h"
-#include "sim/explain/routing_price.h"
-#include "tuner/search/objective.h"
+#include "tuner/search/request.h"
 
 namespace shardwright::cli {
 namespace {

@@ -32,7 +32,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/trace_identity.h"
 #include "sim/job.h"
-#include "sim/trace/measured_passes.h"
+#include "sim/trace/observations.h"
 
 namespace shardwright::cli {
 namespace {

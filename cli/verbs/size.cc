@@ -15,10 +15,10 @@
 #include "cli/render/words/job_notes.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
-#include "profiles/ledger/usual_stack.h"
+#include "profiles/ledger/ledger_profile.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/hf/config.h"
-#include "tuner/runs/same_model.h"
+#include "tuner/runs/run_cost.h"
 #include "tuner/size/size_batches.h"
 
 namespace shardwright::cli {

@@ -19,17 +19,12 @@
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
-#include "profiles/uncertainty/novelty_widths.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"
 #include "sim/core/base/error.h"
-#include "sim/score/choice_score.h"
-#include "sim/score/framework_score.h"
-#include "sim/score/layer_period.h"
-#include "sim/score/score_kernels.h"
-#include "sim/score/stage_memory_score.h"
+#include "sim/score/kernel_scores.h"
 #include "sim/score/validation.h"
-#include "tuner/runs/whole_run_score.h"
+#include "tuner/runs/whole_run.h"
 
 namespace shardwright::cli {
 namespace {

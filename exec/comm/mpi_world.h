@@ -15,7 +15,7 @@
 #include <memory>
 
 #include "exec/communicator.h"
-#include "sim/core/rank_mesh.h"
+#include "sim/core/layout.h"
 
 namespace shardwright::exec {
 

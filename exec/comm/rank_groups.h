@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "exec/communicator.h"
-#include "sim/core/rank_mesh.h"
+#include "sim/core/layout.h"
 
 namespace shardwright::exec {
 

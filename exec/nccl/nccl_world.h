@@ -18,7 +18,7 @@
 #include "exec/comm/bootstrap.h"
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_communicator.h"
-#include "sim/core/rank_mesh.h"
+#include "sim/core/layout.h"
 
 namespace shardwright::exec {
 

@@ -9,7 +9,6 @@
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/schema.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::exec {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/durable_folder.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {

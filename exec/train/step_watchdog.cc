@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/quantile.h"
+#include "sim/core/base/numbers.h"
 
 namespace shardwright::exec {
 namespace {

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/durable_folder.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/hf/config.h"

@@ -22,9 +22,8 @@
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/durable_folder.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/quantile.h"
+#include "sim/core/base/numbers.h"
 
 namespace shardwright::exec {
 namespace {

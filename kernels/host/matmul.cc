@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/base/check.h"
-#include "sim/core/product_layout.h"
+#include "sim/core/product_choices.h"
 
 namespace shardwright::kernels::host {
 namespace {

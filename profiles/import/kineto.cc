@@ -7,9 +7,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "profiles/import/tensor_shapes.h"
-#include "profiles/import/trace_numbers.h"
 #include "profiles/import/trace_reader.h"
+#include "profiles/import/trace_tables.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 

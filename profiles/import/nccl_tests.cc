@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "profiles/import/byte_stream.h"
-#include "profiles/import/tensor_shapes.h"
 #include "profiles/import/trace_tables.h"
-#include "sim/core/base/ends.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "profiles/import/tensor_shapes.h"
+#include "profiles/import/trace_tables.h"
 #include "sim/core/base/error.h"
 
 #ifdef SHARDWRIGHT_HAS_SQLITE

@@ -9,12 +9,17 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "profiles/import/import_observations.h"
 #include "profiles/import/trace_tables.h"
 #include "profiles/observation.h"
+#include "sim/core/model.h"
+#include "sim/core/schedule.h"
 
 namespace shardwright::profiles {
 
@@ -37,5 +42,59 @@ class CollectiveInstances {
 /// Appends to `set` the source and what it shows. `tables` must be joined.
 void observe(const TraceTables& tables, const ImportOptions& options,
              CollectiveInstances& instances, ObservationSet& set);
+
+// What an operator of PyTorch is work for: a GEMM, attention, or so many bytes moved.
+//
+// Told from the operator's name and the shapes of its arguments, never from the name of the kernel,
+// which says how the library did it. Bytes are counted as the kernel must move them at least once:
+// every tensor argument is read, the result is written. An operator that is not in the table, or
+// whose shapes were not recorded, is no work that a model could be fitted to.
+
+/// What an operator is, by its name alone.
+enum class OperatorClass : std::uint8_t { kUnknown, kGemm, kAttention, kMemory };
+OperatorClass class_of(std::string_view name);
+
+/// Operators that are only called in the forward pass; met inside a backward operator they mean
+/// that activations are computed again.
+bool only_forward(std::string_view name);
+
+struct OperatorWork {
+  OpKind op = OpKind::kHostWork;
+  Work work;
+  std::int64_t batch = 1;  // independent products of one launch
+};
+
+/// None when the arguments do not have the form that the operator has.
+std::optional<OperatorWork> work_of(std::string_view name, const std::vector<Argument>& arguments);
+
+/// What the name of a kernel says of it, in words: "GEMM", "attention", "collective",
+/// "copy or element-wise", "optimizer", "other".
+std::string_view kernel_family(std::string_view kernel);
+
+// Which operation of a transformer an element-wise operator belongs to, by the extents of its
+// tensors.
+//
+// PyTorch says "aten::mul" of a norm, a rotary embedding and an activation alike, but their tensors
+// end in the hidden size, the head dimension and the ffn size. Told only where the model is known;
+// where two sizes are equal, or for shapes of no such size, the operator stays unknown.
+
+/// None: not told by the shapes.
+std::optional<OpKind> operation_in(const Model& model, std::string_view name,
+                                   const std::vector<Argument>& arguments);
+
+// What a recorded collective of PyTorch is to the cost model: which operation, how many bytes,
+// between how many ranks on how many nodes.
+
+/// Of "_allgather_base", "nccl:all_reduce", "reduce_scatter_tensor_coalesced"; none for those that
+/// the simulator has no cost for (all_to_all, send, recv, gather, scatter).
+std::optional<OpKind> collective_of(std::string_view name);
+
+/// The ranks of "[0, 1, 2]"; empty when the text is no list or was cut short ("[0, 1, ..., 63]").
+std::vector<std::int64_t> ranks_of(std::string_view text);
+
+/// Nodes that a group spans: counted from its ranks where all are listed, else as for consecutive
+/// ranks. At least 1.
+std::int64_t nodes_of(const std::vector<std::int64_t>& ranks, std::int64_t group_size,
+                      std::int64_t gpus_per_node);
 
 }  // namespace shardwright::profiles

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "profiles/import/operator_work.h"
-#include "profiles/import/trace_numbers.h"
+#include "profiles/import/observe.h"
+#include "profiles/import/trace_reader.h"
 
 namespace shardwright::profiles {
 namespace {

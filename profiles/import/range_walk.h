@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "profiles/import/trace_tables.h"
-#include "sim/core/op.h"
+#include "sim/core/schedule.h"
 
 namespace shardwright::profiles {
 
@@ -18,7 +18,7 @@ class RangeWalk {
   /// `tables` must be joined and outlive this.
   explicit RangeWalk(const TraceTables& tables);
 
-  /// The innermost operator around `range` (itself first) that operator_work.h knows; not beyond
+  /// The innermost operator around `range` (itself first) that observe.h knows; not beyond
   /// the autograd function it lies in. kNoIndex: none.
   std::uint32_t owner(std::uint32_t range) const;
 

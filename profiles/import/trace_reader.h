@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "profiles/import/byte_stream.h"
+#include "sim/core/units.h"
 
 namespace shardwright::profiles {
 
@@ -98,5 +99,14 @@ class TraceReader {
   JsonMember header_;
   std::string header_key_;
 };
+
+// Numbers as traces hold them: plain or quoted, times in microseconds with decimals.
+
+/// Microseconds in decimal notation to nanoseconds, exactly: time stamps since 1970 with three
+/// decimals are more than a double holds. None for text that is no number or overflows.
+std::optional<Nanoseconds> microseconds_to_ns(std::string_view text);
+
+/// An integer; fractions are rounded. None for text that is no number or overflows.
+std::optional<std::int64_t> integer_of(std::string_view text);
 
 }  // namespace shardwright::profiles

@@ -7,23 +7,28 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
+#include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
-#include "profiles/ledger/ledger_parallel.h"
-#include "profiles/ledger/ledger_task.h"
+#include "profiles/ledger/ledger_profile.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/invalid_plan.h"
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
 #include "sim/core/hf/config.h"
+#include "sim/core/parallelism.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright::profiles {
+
 namespace {
 
 /// The first line of a table that lacks nothing.
@@ -437,6 +442,293 @@ MachineKey machine_key(const LedgerRow& row) {
           row.plan.stack,    row.software,      row.logits_kept,
           row.no_sync,       row.kv_cache,      row.source,
           row.power_limit_w, row.stack_called,  row.adapted};
+}
+
+namespace {
+
+void read_size(const CsvRow& row, std::string_view column, std::int64_t& value) {
+  const auto given = row.find<std::int64_t>(column);
+  if (!given) return;
+  if (*given < 0) row.fail(column, "a whole number");
+  value = *given;
+}
+
+void read_model(const CsvRow& row, Model& model) {
+  Experts& experts = model.experts;
+  read_size(row, "experts", experts.count);
+  read_size(row, "topk", experts.per_token);
+  read_size(row, "moe_ffn", experts.ffn);
+  read_size(row, "shared_ffn", experts.shared_ffn);
+  read_size(row, "dense_layers", experts.first_layer);
+  read_size(row, "mtp", model.mtp_layers);
+  std::string latent(row.text("mla"));
+  if (latent.empty()) return;
+  std::replace(latent.begin(), latent.end(), '/', ',');
+  std::vector<std::int64_t> sizes;
+  for (const std::string& part : split_commas(latent)) {
+    sizes.push_back(parse_int64(part).value_or(-1));
+  }
+  if (sizes.size() != 5 || *std::min_element(sizes.begin(), sizes.end()) < 0) {
+    row.fail("mla", "q_lora/kv_lora/qk_nope/qk_rope/v");
+  }
+  model.latent = {sizes[1], sizes[0], sizes[2], sizes[3], sizes[4]};
+  model.head_dim = sizes[2] + sizes[3];
+}
+
+/// "TE:attn", "full_iteration", "none:..." as recipes write it.
+std::optional<CudaGraphs> read_graphs(const CsvRow& row) {
+  const std::string_view text = row.text("cuda_graph");
+  if (text.empty()) return std::nullopt;
+  if (text.starts_with("none")) return CudaGraphs::kNone;
+  const auto holds = [&](std::string_view module) {
+    return text.find(module) != std::string_view::npos;
+  };
+  if (holds("full_iteration")) return CudaGraphs::kStep;
+  if (!holds("'")) return CudaGraphs::kLayers;
+  // A recurrence is the same half of a layer.
+  const bool attention = holds("'attn'") || holds("'mamba'"),
+             rest = holds("'moe_router'") || holds("'mlp'");
+  return attention && rest ? CudaGraphs::kLayers
+         : attention       ? CudaGraphs::kAttention
+                           : CudaGraphs::kRouter;
+}
+
+void read_recomputed_modules(const CsvRow& row, LedgerRow& out) {
+  if (row.text("recompute") != "modules") return;
+  const std::string_view modules = row.text("recompute_modules");
+  try {
+    set_recompute(out.plan, modules);
+  } catch (const InvalidPlan&) {
+    out.unsupported = unknown_word("recompute_modules", modules);
+  }
+  out.plan.ckpt_layers = out.model.layers;
+}
+
+/// Whether a row means what it says of a knob: recipes keep settings of what they do not use.
+bool counts(const CsvRow& row, const PlanKnob& knob, const Plan& plan) {
+  const std::string_view text = row.text(knob.column);
+  if (knob.name == "sp" || knob.name == "tp-overlap") return plan.parallel.tp > 1;
+  if (knob.name == "fp8-recipe") return plan.numerics.precision == Precision::kFp8;
+  if (knob.name == "pp-schedule") return text != "none";
+  // "embedding and loss count as a layer" is what equal parts come to where they do.
+  if (knob.name == "pp-layout") return text.find('|') != std::string_view::npos;
+  return true;
+}
+
+/// What the row leaves to its preset of the software.
+void read_usual(const CsvRow& row, LedgerRow& out) {
+  static std::map<std::array<std::string, 4>, UsualPlan> known;
+  const std::string architecture(row.text("arch")), gpu(row.text("gpu"));
+  const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software, architecture, gpu});
+  if (fresh && !out.plan.stack.empty()) {
+    at->second = usual_plan(load_preset(out.plan.stack, out.software).stack.id, architecture, gpu);
+  }
+  const UsualPlan& usual = at->second;
+  if (row.text("reduce_dtype").empty() && usual.reduce_dtype) {
+    out.plan.reduce_dtype = *usual.reduce_dtype;
+  }
+  if (row.text("recompute").empty() && !usual.recompute.empty()) {
+    set_recompute(out.plan, usual.recompute);
+    out.plan.ckpt_layers = out.model.layers;
+  }
+  Parallelism& p = out.plan.parallel;
+  if (out.model.is_moe() && !p.dispatcher && !p.expert_capacity) p.dispatcher = usual.dispatcher;
+  Numerics& n = out.plan.numerics;
+  const bool scaled_so = n.fp8_recipe == Fp8Recipe::kDelayed ||
+                         n.fp8_recipe == Fp8Recipe::kTensorwise ||
+                         n.fp8_recipe == Fp8Recipe::kMxfp8;
+  if (row.text("fp8_params").empty()) {
+    n.fp8_params = usual.fp8_params && n.precision == Precision::kFp8 && scaled_so;
+  }
+}
+
+}  // namespace
+
+std::string unknown_word(std::string_view column, std::string_view word) {
+  return fmt::format("{} is {}, which is not known", column, word);
+}
+
+void read_knob(const CsvRow& row, const PlanKnob& knob, Plan& plan, std::string* unsupported) {
+  try {
+    knob.from_row(row, plan);
+  } catch (const Error&) {  // goes on where it is no unknown word
+    const std::string_view text = row.text(knob.column);
+    const bool is_word = !text.empty() && !parse_double(text);
+    if (unsupported == nullptr || !is_word) throw;
+    *unsupported = unknown_word(knob.column, text);
+  }
+}
+
+bool has_parallel_columns(const CsvTable& table) {
+  return table.has_column("tp") && table.has_column("pp");
+}
+
+void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
+  read_model(row, out.model);
+  Plan& plan = out.plan;
+  for (const PlanKnob& knob : plan_knobs()) {
+    if (knob.divides && !knob.column.empty() && counts(row, knob, plan))
+      read_knob(row, knob, plan, &out.unsupported);
+  }
+  Parallelism& p = plan.parallel;
+  // One chunk a stage leaves nothing to interleave.
+  if (p.virtual_stages == 1 && info_of(p.schedule()).takes_virtual_stages()) p.pp_schedule.reset();
+  // Token-drop recipes pad every expert to its balanced rows.
+  if (row.text("routing") == "token-drop") p.expert_capacity = 1;
+  p.cuda_graphs = read_graphs(row);
+  out.software = row.text("version");  // unless a column of its own says more
+  read_usual(row, out);
+  read_recomputed_modules(row, out);
+  out.quality = row.text("quality");
+  out.version = row.text("version");
+}
+
+std::string shipped_stack(std::string_view name) {
+  const std::vector<std::string> shipped = shipped_names(DataKind::kStack);
+  if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) return std::string(name);
+  static const JsonFile similar = JsonFile::load(data_dir() / "similar_stacks.json");
+  const JsonReader names = similar.root().require_object("similar");
+  return names.optional<std::string>(name, "");
+}
+
+std::filesystem::path published_machine(std::string_view source, std::string_view gpu) {
+  static const JsonFile machines = JsonFile::load(data_dir() / "published" / "machines.json");
+  for (const JsonReader& machine : machines.root().require_array("machines")) {
+    if (machine.require<std::string>("source") == source &&
+        machine.require<std::string>("gpu") == gpu) {
+      return data_dir() / "published" / machine.require<std::string>("cluster");
+    }
+  }
+  return {};
+}
+
+namespace {
+
+constexpr std::int64_t kUsualRank = 16;
+constexpr std::int64_t kLargestRank = 1 << 16;
+constexpr std::string_view kRankInNotes = "LoRA dim ";
+
+std::string_view text_of(const CsvRow& row, const CsvTable& table, std::string_view column) {
+  return table.has_column(column) ? row.text(column) : std::string_view{};
+}
+
+std::int64_t rank_of(const CsvRow& row, const CsvTable& table) {
+  if (const std::string_view given = text_of(row, table, "lora_rank"); !given.empty()) {
+    const auto rank = parse_int64(given);
+    if (!rank || *rank < 1 || *rank > kLargestRank)
+      row.fail("lora_rank", "a whole number from 1 to 65536, or nothing");
+    return *rank;
+  }
+  const std::string_view notes = text_of(row, table, "notes");
+  const std::size_t at = notes.find(kRankInNotes);
+  if (at == std::string_view::npos) return kUsualRank;
+  const std::string_view from = notes.substr(at + kRankInNotes.size());
+  const auto rank = parse_int64(from.substr(0, from.find_first_not_of("0123456789")));
+  return rank && *rank >= 1 && *rank <= kLargestRank ? *rank : kUsualRank;
+}
+
+/// What "LoRA dim 16 on all projections" and the like say of the matrices; empty: nothing.
+std::string adapted_by_notes(std::string_view notes) {
+  const std::size_t at = notes.find("LoRA");
+  if (at == std::string_view::npos) return {};
+  const std::string_view from = notes.substr(at);
+  const auto says = [&](std::string_view word) { return from.find(word) != from.npos; };
+  if (says("all projections") || says("all linear") || says("linear_fc")) return "all";
+  if (says("linear_proj") || says("attention")) return "attention";
+  return says("linear_qkv") || says("on qkv") ? "qkv" : "";
+}
+
+}  // namespace
+
+void read_task(const CsvRow& row, const CsvTable& table, LedgerRow& out) {
+  const std::string_view task = text_of(row, table, "task");
+  if (task.empty() || task == "pretrain" || task == "sft") return;
+  if (task != "lora" && task != "qlora") {
+    out.unsupported = unknown_word("task", task);
+    return;
+  }
+  Numerics& numerics = out.plan.numerics;
+  numerics.lora = rank_of(row, table);
+  out.adapted = text_of(row, table, "lora_modules");
+  if (out.adapted.empty()) out.adapted = adapted_by_notes(text_of(row, table, "notes"));
+  if (!out.adapted.empty() && !parallel_word<Adapted>(out.adapted)) {
+    out.unsupported = unknown_word("lora_modules", out.adapted);
+    out.adapted.clear();
+  }
+  const std::string_view quantize = text_of(row, table, "quantize");
+  if (quantize.empty()) {
+    numerics.quantize = task == "qlora" ? Quantize::kNf4 : Quantize::kNone;
+  } else if (const auto kept = parallel_word<Quantize>(quantize)) {
+    numerics.quantize = *kept;
+  } else {
+    out.unsupported = unknown_word("quantize", quantize);
+  }
+}
+
+namespace {
+
+template <typename Enum>
+std::vector<Enum> settings_of(const std::vector<std::string>& words) {
+  std::vector<Enum> settings;
+  for (const std::string& word : words) {
+    if (const auto setting = parallel_word<Enum>(word)) settings.push_back(*setting);
+  }
+  return settings;
+}
+
+/// Of an optional knob, or of one with a value that leaves the choice to others.
+template <typename Knob, typename Value>
+void unsay(Knob& knob, const Value& usual, Knob unsaid = {}) {
+  if (knob == usual) knob = unsaid;
+}
+
+}  // namespace
+
+SoftwareSettings software_settings(const Stack& stack) {
+  const SoftwareChoices& choices = stack.parallel.choices;
+  return {settings_of<TensorOverlap>(choices.tp_overlap),
+          settings_of<Dispatcher>(choices.dispatcher),
+          settings_of<PipelineKind>(choices.pp_schedule),
+          choices.ep_overlap ? std::vector{false, true} : std::vector<bool>{}};
+}
+
+TensorOverlap usual_overlap(const Stack& stack, const Model& model, Precision precision) {
+  if (model.is_moe()) return TensorOverlap::kNone;
+  const auto usual =
+      parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
+  const bool unknown_there = precision == Precision::kNvfp4 && usual == TensorOverlap::kUserbuffers;
+  return unknown_there ? TensorOverlap::kNone : usual;
+}
+
+Dispatcher usual_dispatcher(const Stack& stack) {
+  return parallel_word<Dispatcher>(stack.parallel.dispatcher).value_or(Dispatcher::kAllToAll);
+}
+
+Plan without_defaults(Plan plan, const Model& model, const Stack& stack) {
+  const ParallelSoftware& software = stack.parallel;
+  Parallelism& p = plan.parallel;
+  Parallelism unsaid;
+  unsaid.virtual_stages = p.virtual_stages;
+  unsay(p.pp_schedule, unsaid.schedule());
+  unsay(p.sp, p.tp > 1);
+  unsay(p.tp_overlap, p.sequence_parallel() ? usual_overlap(stack, model, plan.numerics.precision)
+                                            : TensorOverlap::kNone);
+  if (p.cp == 1) p.cp_comm.reset();
+  unsay(p.cp_comm, parallel_word<ContextComm>(software.cp_comm).value_or(ContextComm::kRing));
+  unsay(p.ep_overlap, false);
+  unsay(p.cuda_graphs, parallel_word<CudaGraphs>(software.cuda_graphs).value_or(CudaGraphs::kNone));
+  if (model.is_moe()) {
+    unsay(p.dispatcher, usual_dispatcher(stack));
+    unsay(p.expert_load, ExpertLoad{});
+  }
+  if (plan.numerics.precision == Precision::kFp8)
+    unsay(plan.numerics.fp8_recipe, Numerics{}.recipe());
+  unsay(plan.allocator,
+        stack.allocator.expandable_segments ? AllocatorKind::kExpandable : AllocatorKind::kNative);
+  unsay(plan.sum_features, p.tp);
+  unsay(plan.sum_uses, std::int64_t{p.pp > 1 ? 2 : 1});
+  if (plan.packed_length >= plan.seq_len) plan.packed_length = 0;
+  return plan;
 }
 
 }  // namespace shardwright::profiles

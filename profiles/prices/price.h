@@ -12,12 +12,14 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "profiles/origin.h"
+#include "profiles/gpu_params.h"
 
 namespace shardwright::profiles {
 
@@ -56,5 +58,26 @@ std::optional<int> age_days(std::string_view date, std::chrono::sys_days today);
 /// The day that ages are counted to: of SOURCE_DATE_EPOCH where that is set (so that documents can
 /// be reproduced), else of the clock; UTC.
 std::chrono::sys_days today();
+
+// A file of prices, which takes the place of what the cluster files say: "shardwright.prices/1.0",
+// written by `prices import`.
+//
+//   {"schema": "shardwright.prices/1.0", "date": "2026-11-22",
+//    "clusters": {"p5": {"on-demand": {"usd_per_gpu_hour": 6.88, "range": [6.88, 9.49],
+//                                      "source": "median of 4 regions of aws"}, "spot": {..}}},
+//    "gpus": {"h100-80g": {..}}}
+//
+// Members that a reader does not need (offers, left_out) are for people and may be absent.
+
+struct PriceFile {
+  std::map<std::string, PriceList, std::less<>> clusters, gpus;
+
+  /// Of a cluster by its name, else of its GPU; none where the file has no such price.
+  std::optional<Price> find(const std::string& cluster, const std::string& gpu,
+                            PriceKind kind) const;
+};
+
+/// Throws Error naming file, key, value and what is accepted.
+PriceFile load_price_file(const std::filesystem::path& path);
 
 }  // namespace shardwright::profiles

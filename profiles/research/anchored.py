@@ -3,7 +3,7 @@
 
 Takes each published run as the one that was measured and predicts the other runs of its cell (what one source measured of a
 model on a GPU with a framework), each shifted by the share of the first one's error that
-profiles/uncertainty/anchored_uncertainty.h expects of it. Of the part of an error that a run has alone the least half-width is
+profiles/uncertainty/uncertainty.h expects of it. Of the part of an error that a run has alone the least half-width is
 taken with which nine of ten such predictions lie inside their intervals, where cells weigh equally and one more counts as
 outside (conformal.py). Errors of data-parallel runs are those by constants that were fitted without their source
 (fitted/residuals.json); of model-parallel runs, to which nothing is fitted run by run, those of validate. Half-widths are

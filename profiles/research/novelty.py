@@ -26,7 +26,7 @@ from profiles.research import conformal, product
 from profiles.research.release_month import release_month
 
 LEVEL = 0.9
-OFTEN = 3  # cells, from which on a GPU or a pair counts as known; kOften of novelty_widths.cc
+OFTEN = 3  # cells, from which on a GPU or a pair counts as known; kOften of uncertainty.cc
 LEAST_RUNS = 8  # of a class that is judged by itself
 MOST_T = 2.2
 FEW_UNITS = 3
@@ -150,7 +150,7 @@ class Known:
         return len(self.cells.get(key, ()))
 
     def novelties(self, run):
-        """The axes on which `run` is new, as novelty_widths.cc finds them."""
+        """The axes on which `run` is new, as uncertainty.cc finds them."""
         stack, gpu = run["stack"], run["gpu"]
         axes = []
         if run["moe"]:
@@ -345,7 +345,7 @@ def estimated_gpu(runs):
 
 
 def less_memory(peaks):
-    """Half-width of what is needed less than predicted: one side of two, as of memory_uncertainty.h."""
+    """Half-width of what is needed less than predicted: one side of two, as of intervals.h."""
     return covering([(cell, max(0.0, error)) for _, cell, error in peaks], (1 + LEVEL) / 2)
 
 

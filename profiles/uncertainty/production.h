@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/uncertainty/width_axes.h"
+#include "profiles/uncertainty/uncertainty.h"
 
 namespace shardwright::profiles {
 

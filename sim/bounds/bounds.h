@@ -3,8 +3,8 @@
 //
 // Plans of one stage that differ only in how many layers they checkpoint form a family. Two of them
 // are lowered and costed, no layer and every layer checkpointed; all others follow from these two
-// (closed_memory.h, closed_time.h), about a million plans a second and core. A pipeline's time
-// follows from the least that the passes of its chunks take (pipeline_bound.h), its memory from the
+// (closed_form.h), about a million plans a second and core. A pipeline's time
+// follows from the least that the passes of its chunks take, its memory from the
 // fullest of its stages (sim/memory/stage_memory.h). There is no second model of any strategy here:
 // whatever lower() writes and CostModel says is what is summed. It leaves out the caching
 // allocator's reserve and what happens between collectives and kernels from moment to moment, which
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/bounds/unit_bounds.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/units.h"
@@ -53,5 +54,26 @@ class Bounds {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The least time of a pipeline's step, without its walk.
+//
+// What the recurrence (sim/pipeline) adds up is known before it runs: a stage computes all of its
+// passes one after another, starts no sooner than the first micro-batch has come through the first
+// chunks of the stages before it, and its last backward has yet to go back through them. So for
+// every stage s
+//
+//   end >= sum_{q < s} F_q + m sum_c (F_sc + B_sc) + sum_{q < s} B_q
+//
+// with F_q and B_q the passes of the first chunk of stage q. With equal stages and no transfers
+// that is the closed form of 1F1B and of interleaving, so there the bound is off by transfers and
+// by waits of uneven stages only. Where weight gradients are passes of their own, they may be the
+// last that a stage does: either they count or the way back through the stages before it. Schedules
+// in the shape of a V have no such order; their bound is the busiest stage. What follows the passes
+// (reductions, the update) counts nothing; passes count what their units take at least
+// (unit_bounds.h).
+
+/// `passes` are those of the same model and profile.
+double pipeline_bound_s(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                        UnitBounds& passes);
 
 }  // namespace shardwright::sim

@@ -11,7 +11,7 @@
 // (Stop). Of the micro-batches of an accumulation the first and the second are walked; the second
 // stands for the others.
 //
-// closed_time.cc says what this is worth.
+// closed_form.cc says what this is worth.
 #include "sim/bounds/step_stretches.h"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 // operation of the compute stream. An operation of another stream lies between two cuts when it
 // depends on the first (events and stream order, transitively) and the second depends on it. The
 // dependencies are read off the schedule once; they do not change with checkpointing, which only
-// adds operations to the compute stream. closed_time.h turns stretches into lower bounds.
+// adds operations to the compute stream. closed_form.h turns stretches into lower bounds.
 #pragma once
 
 #include <cstdint>

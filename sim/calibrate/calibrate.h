@@ -3,7 +3,7 @@
 // products kept as they are, and the record of it all.
 //
 // Read rows.h (many timings become one row), fit_group.h (what is fitted and what stays),
-// next_measurement.h (what would help most) and drift.h (whether a profile still holds) for the
+// next_measurement.h (what would help most) and drift (whether a profile still holds) for the
 // parts.
 #pragma once
 
@@ -43,5 +43,34 @@ profiles::Calibration record_of(const CalibrationResult& result, const std::stri
 /// "2 traces".
 std::vector<profiles::SetEntry> set_of(const CalibrationResult& result, const std::string& from,
                                        const std::string& date);
+
+// Whether a calibrated profile still describes the machine: new measurements against what it
+// predicts.
+//
+// Per group the median of log(measured / predicted) over distinct operations is held against the
+// quantiles that the profile recorded of its own errors. Operations that the profile itself was
+// fitted to are held against their own times, which shows smaller changes. A median outside is
+// drift: clocks, drivers, libraries or the network have changed.
+
+struct GroupDrift {
+  profiles::CostGroup group = profiles::CostGroup::kProducts;
+  std::int64_t rows = 0;       // of the new measurements
+  double median = 0;           // of log(measured / predicted)
+  double low = 0, high = 0;    // what the profile's own errors allow
+  std::int64_t same_rows = 0;  // operations that the profile knows
+  double same_median = 0;      // of log(now / then)
+  double same_allowed = 0;     // on both sides
+  bool drifted = false;
+};
+
+struct Drift {
+  std::vector<GroupDrift> groups;    // that the profile was calibrated in and that rows are of
+  std::vector<std::string> changes;  // "the GPU is NVIDIA H200, not NVIDIA H100"
+  bool any() const;
+};
+
+Drift drift_of(const profiles::Profile& profile, const profiles::Calibration& calibration,
+               const std::vector<profiles::MeasuredRow>& rows,
+               const std::vector<profiles::ObservationSource>& sources);
 
 }  // namespace shardwright::sim

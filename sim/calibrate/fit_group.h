@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits the values of one group to measured rows: those that the rows determine, and no others.
 //
-// 1. Which values are free (determined.h)? Of those that any row sees, the weakest direction of the
+// 1. Which values are free (group_problem.h)? Of those that any row sees, the weakest direction of
+// the
 //    information matrix (in units of what is believed beforehand) is looked at; as long as the
 //    rows leave it wider than half of the belief, the value of the highest rank in it is frozen at
 //    what the profile has. Frozen values never move, not in the last bit.
@@ -21,8 +22,8 @@
 #include "profiles/calibration.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/parameters.h"
-#include "sim/calibrate/targets.h"
-#include "sim/cost/work_time.h"
+#include "sim/calibrate/rows.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::sim {
 
@@ -53,9 +54,26 @@ struct FitOptions {
   bool held_out = true;  // false: no held-out errors and no half width
 };
 
-/// `profile` is changed where values are determined. Not for the host (host_costs.h).
+/// `profile` is changed where values are determined. Not for the host (stack_from_trace.h).
 GroupFit fit_group(EditableProfile& profile, profiles::CostGroup group,
                    const std::vector<Target>& targets, const Sharing& sharing,
                    const FitOptions& options = {});
+
+// How far a group's predictions are off: condensed errors, quantiles, and the half width that its
+// part of a step's time stays within.
+//
+// A step spends its products' time in several shapes, whose errors partly cancel; so the half width
+// is that of the group's total. It is the bootstrap's: rows are drawn with replacement, the
+// measured total is held against the total predicted by fits without those rows, and of the drawn
+// errors the quantile at the level is taken, widened for few rows as Student's t is. An operation
+// that alone determines a value cannot be held out; it is believed to be 5 % off.
+
+/// Errors are log(predicted / measured) by target, NaN where none is known. Level 0: no half width.
+void fill_errors(const std::vector<Target>& targets, const std::vector<double>& before,
+                 const std::vector<double>& in_sample, const std::vector<double>& held_out,
+                 double level, profiles::CalibratedGroup& errors);
+
+/// 5, 25, 50, 75 and 95 %, interpolated; all 0 of nothing.
+profiles::ErrorQuantiles quantiles_of(const std::vector<double>& values);
 
 }  // namespace shardwright::sim

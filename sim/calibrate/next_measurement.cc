@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
 
 namespace shardwright::sim {

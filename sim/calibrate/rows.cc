@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <string>
 #include <tuple>
 
-#include "sim/core/base/quantile.h"
+#include "sim/core/base/numbers.h"
 
 namespace shardwright::sim {
+
 namespace {
 
 using profiles::CostGroup;
@@ -314,6 +317,248 @@ std::string describe(const MeasuredRow& row) {
   if (w.kernels == 0) return "what a step adds to its operations";
   return fmt::format("the host's launch of a {} kernel",
                      direction(o) == 1 ? "backward" : "forward");
+}
+
+namespace {
+
+using profiles::MeasuredRow;
+using profiles::Observation;
+
+bool is_backward(const Observation& o) {
+  return o.phase == Phase::kBackward || o.phase == Phase::kReduce;
+}
+
+/// The kernels of an operation in a stack; null where it has none of its own.
+const KernelGroup* kernels_of(const Stack& stack, OpKind op) {
+  switch (op) {
+    case OpKind::kEmbedding:
+      return &stack.embedding;
+    case OpKind::kNorm:
+    case OpKind::kQkNorm:
+      return &stack.norm;
+    case OpKind::kRope:
+      return &stack.rope;
+    case OpKind::kActivation:
+      return &stack.gated_activation;
+    case OpKind::kResidual:
+      return &stack.residual;
+    case OpKind::kLoss:
+      return &stack.loss;
+    default:
+      return nullptr;
+  }
+}
+
+double mixed(double alone, double contended, double share) {
+  return share <= 0 ? alone : 1 / ((1 - share) / alone + share / contended);
+}
+
+}  // namespace
+
+RowTimes::RowTimes(const profiles::Profile& profile, const Sharing& sharing)
+    : profile_(profile), network_(network_of(profile.cluster)), sharing_(sharing) {}
+
+const RowTimes::Costs& RowTimes::costs_for(std::int32_t sharers) const {
+  for (const Costs& known : costs_) {
+    if (known.sharers == sharers) return known;
+  }
+  Costs costs;
+  costs.sharers = sharers;
+  costs.kernels = kernel_costs(profile_, sharers);
+  costs.kernels.measured.clear();
+  costs.host_turns = turns(profile_.cluster.gpu, sharers);
+  costs.collectives = profile_.cost.collectives.values;
+  if (profile_.cluster.devices_per_node > 0) {
+    costs.copies_take_turns =
+        in_device_memory(profile_, sharers * profile_.cluster.devices_per_node, costs.collectives);
+  }
+  return costs_.emplace_back(std::move(costs));
+}
+
+double RowTimes::efficiency_of(const Observation& o) const {
+  if (o.work.kind == WorkKind::kGemm) return profile_.stack.gemm_efficiency;
+  if (o.op == OpKind::kOptimizer) return profile_.stack.optimizer.efficiency;
+  const KernelGroup* kernels = kernels_of(profile_.stack, o.op);
+  if (kernels == nullptr) return o.work.efficiency;
+  return is_backward(o) ? kernels->backward_efficiency : kernels->forward_efficiency;
+}
+
+double RowTimes::kernel_s(const MeasuredRow& row, const Sharing& sharing) const {
+  // Element-wise kernels of other programs run at the bandwidth itself.
+  const KernelCosts& kernels = costs_for(row.operation.sharers).kernels;
+  Work work = row.operation.work;
+  if (row.lowered) {
+    work.efficiency = efficiency_of(row.operation);
+  } else if (work.kind == WorkKind::kMemory) {
+    work.memory_class = MemoryClass::kStream;
+  }
+  if (row.operation.batch <= 1) return kernel_time_s(kernels, work, sharing);
+  return kernel_time_s(kernels, work, sharing,
+                       [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+                         return gemm_time_s(kernels.gemm, kernels.rates, m, n, k, sms,
+                                            row.operation.batch, 2, work.layout);
+                       });
+}
+
+double RowTimes::host_s(const Observation& o) const {
+  const HostCosts& host = profile_.stack.host;
+  if (o.work.kernels == 0) return host.step_s;
+  const double times = o.work.kernels * costs_for(o.sharers).host_turns;
+  if (is_collective(o.op)) return times * host.collective_launches * host.forward_launch_s;
+  return times * (is_backward(o) ? host.backward_launch_s : host.forward_launch_s);
+}
+
+double RowTimes::collective_s(const Observation& o) const {
+  const Costs& costs = costs_for(o.sharers);
+  return o.work.kernels * collective_of(costs.collectives, network_, profile_.cluster.gpus_per_node,
+                                        o, costs.copies_take_turns)
+                              .time_s;
+}
+
+double RowTimes::alone_s(const MeasuredRow& row) const {
+  const Observation& o = row.operation;
+  if (o.work.kind == WorkKind::kHost) return host_s(o);
+  return o.work.kind == WorkKind::kCollective ? collective_s(o) : kernel_s(row, {});
+}
+
+double RowTimes::contended_s(const MeasuredRow& row) const {
+  const Observation& o = row.operation;
+  if (o.work.kind == WorkKind::kHost) return host_s(o);
+  const profiles::ContentionParams& contention = profile_.cost.contention.values;
+  if (o.work.kind != WorkKind::kCollective) {
+    return std::max(kernel_s(row, {}), contention.kernels * kernel_s(row, sharing_));
+  }
+  const bool in_node = o.nodes <= 1 && profile_.cluster.nvlink;
+  return collective_s(o) * (in_node ? contention.nvlink_collectives : contention.other_collectives);
+}
+
+double RowTimes::seconds(const MeasuredRow& row) const {
+  const double share = row.operation.contended;
+  if (share < kContended) return alone_s(row);
+  return mixed(alone_s(row), contended_s(row), share);
+}
+
+CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
+                             std::int64_t gpus_per_node, const Observation& o,
+                             double copies_take_turns) {
+  CollectiveGroup group;
+  group.copies_take_turns = copies_take_turns;
+  group.ranks = o.ranks;
+  group.ranks_per_node = (o.ranks + o.nodes - 1) / std::max<std::int64_t>(1, o.nodes);
+  if (o.nodes > 1) {
+    group.groups_per_node = std::max<std::int64_t>(1, gpus_per_node / group.ranks_per_node);
+  }
+  Collective collective = Collective::kAllGather;
+  if (o.op == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
+  if (o.op == OpKind::kAllReduce) collective = Collective::kAllReduce;
+  if (o.op == OpKind::kBroadcast) collective = Collective::kBroadcast;
+  const double times = std::max<double>(1, o.work.kernels);
+  // A message costs what each of two ranks gathers of the other (OpCosts::transfer_s).
+  const double gathered = o.op == OpKind::kReceive ? 2 : 1;
+  return collective_cost(params, network, group, collective,
+                         gathered * static_cast<double>(o.work.bytes) / times);
+}
+
+Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredRow>& rows) {
+  // Ranks that share a device have no channels: collectives are copies.
+  if (profile.cluster.devices_per_node > 0) return {};
+  const NodeNetwork network = network_of(profile.cluster);
+  double seconds = 0, channels = 0, hbm_bytes = 0;
+  for (const MeasuredRow& row : rows) {
+    const Observation& o = row.operation;
+    if (o.work.kind != WorkKind::kCollective) continue;
+    const CollectiveCost cost =
+        collective_of(profile.cost.collectives.values, network, profile.cluster.gpus_per_node, o);
+    const double time = o.seconds * static_cast<double>(row.count);
+    seconds += time;
+    channels += time * cost.channels;
+    hbm_bytes += o.work.kernels * cost.hbm_bytes * static_cast<double>(row.count);
+  }
+  Sharing sharing;
+  if (seconds > 0) {
+    sharing.channels = static_cast<int>(std::lround(channels / seconds));
+    sharing.hbm_bytes_per_s = hbm_bytes / seconds;
+  } else {
+    sharing.channels = profile.cost.collectives.values.channels_one_node;
+  }
+  return sharing;
+}
+
+namespace {
+
+using profiles::CostGroup;
+using profiles::MeasuredRow;
+
+constexpr double kMedianOverMean = 1.2533;  // standard error of a median over that of a mean
+constexpr double kUnknownSpread = 0.1;      // where nothing was timed three times
+constexpr double kBorrowed = 30;            // timings that the usual spread counts as
+constexpr double kCannot = 1e6;             // seconds that stand for never
+constexpr double kInstant = 1e-12;          // and for no time at all
+
+double log_error(const RowTimes& times, const Target& target) {
+  double predicted = times.seconds(target.row);
+  if (target.ratio) predicted /= times.alone_s(target.row);
+  // What a profile cannot do at all, such as a collective between nodes that are not linked, is as
+  // wrong as can be.
+  predicted = predicted < kCannot ? predicted : kCannot;
+  return std::log(std::max(predicted, kInstant) / target.measured);
+}
+
+}  // namespace
+
+std::vector<Target> targets_of(const std::vector<MeasuredRow>& rows, CostGroup group) {
+  // Alone and contended rows of equal work, by what they are.
+  std::map<std::string, const MeasuredRow*> alone;
+  const auto name = [](const MeasuredRow& row) {
+    const auto& o = row.operation;
+    return fmt::format("{} {} {} {} {} {} {} {}", describe(row), o.work.dtype_bytes, o.work.kernels,
+                       static_cast<int>(o.op), static_cast<int>(o.work.memory_class), o.work.causal,
+                       row.lowered, o.sharers);
+  };
+  for (const MeasuredRow& row : rows) {
+    if (row.operation.contended < kContended) alone[name(row)] = &row;
+  }
+  // The spread of a handful of timings says little by itself: it leans on that of all rows.
+  std::vector<double> spreads;
+  for (const MeasuredRow& row : rows) {
+    if (row.count >= 3) spreads.push_back(row.spread);
+  }
+  const double usual = spreads.empty() ? kUnknownSpread : quantile(spreads, 0.5);
+  const auto own_noise = [usual](const MeasuredRow& row) {
+    const auto n = static_cast<double>(row.count);
+    const double variance =
+        (n * row.spread * row.spread + kBorrowed * usual * usual) / (n + kBorrowed);
+    return kMedianOverMean * std::sqrt(variance / n);
+  };
+  std::vector<Target> targets;
+  for (const MeasuredRow& row : rows) {
+    if (!(row.operation.seconds > 0) || group_of(row) == CostGroup::kHost) continue;
+    const bool contended = row.operation.contended >= kContended;
+    const auto pair = contended ? alone.find(name(row)) : alone.end();
+    if (group == CostGroup::kContention) {
+      if (pair == alone.end()) continue;
+      targets.push_back({row, row.operation.seconds / pair->second->operation.seconds, true,
+                         std::hypot(own_noise(row), own_noise(*pair->second))});
+    } else if (group_of(row) == group && pair == alone.end()) {
+      targets.push_back({row, row.operation.seconds, false, own_noise(row)});
+    }
+  }
+  return targets;
+}
+
+std::vector<double> log_errors(const profiles::Profile& profile, const std::vector<Target>& targets,
+                               const Sharing& sharing, const std::vector<std::size_t>& which) {
+  const RowTimes times(profile, sharing);
+  std::vector<double> errors;
+  for (const std::size_t i : which) errors.push_back(log_error(times, targets[i]));
+  return errors;
+}
+
+std::vector<double> log_errors(const profiles::Profile& profile, const std::vector<Target>& targets,
+                               const Sharing& sharing) {
+  std::vector<std::size_t> all(targets.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return log_errors(profile, targets, sharing, all);
 }
 
 }  // namespace shardwright::sim

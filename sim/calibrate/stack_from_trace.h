@@ -5,7 +5,7 @@
 // A profile that was calibrated with the trace says what the machine does; this says what the
 // software on it does, so that a prediction for another plan (YaFSDP, another number of
 // checkpointed layers, more GPUs) keeps both. Element-wise kernels are told apart by the model's
-// sizes (profiles/import/model_operation.h). A value moves only where the trace shows enough of the
+// sizes (profiles/import/observe.h). A value moves only where the trace shows enough of the
 // operation; the rest stays as in the stack that one starts from, and is named.
 //
 // Efficiencies are of kernels that ran beside no collective:
@@ -20,6 +20,7 @@
 #include "profiles/observation.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
+#include "sim/calibrate/fit_group.h"
 #include "sim/core/model.h"
 
 namespace shardwright::sim {
@@ -55,5 +56,13 @@ struct StackFromTrace {
 StackFromTrace stack_from_trace(const profiles::ObservationSet& set, const Model& model,
                                 const profiles::Profile& profile, const profiles::StackFile& start,
                                 const std::string& id);
+
+// What the host costs: launches forward and backward, and what a step adds to its operations.
+//
+// These are sums of many small times, so their mean matters, and each is measured by itself: no
+// curve is fitted. A value is determined by five timings.
+
+/// Sets stack.host.* of `profile` where `rows` measure them. `rows` may be of any group.
+GroupFit fit_host(EditableProfile& profile, const std::vector<profiles::MeasuredRow>& rows);
 
 }  // namespace shardwright::sim

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 #include "sim/core/plan.h"
 

@@ -3,10 +3,129 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
-#include "sim/core/rack.h"
+#include "sim/core/base/check.h"
+#include "sim/core/plan.h"
 
 namespace shardwright {
+
+RankMesh::RankMesh(const Plan& plan, std::int64_t shard, std::int64_t second_shard) {
+  const Parallelism& p = plan.parallel;
+  ranks = plan.gpus;
+  tp = p.tp;
+  cp = p.cp;
+  pp = p.pp;
+  dp = ranks / p.replica();
+  etp = p.etp;
+  ep = p.ep;
+  edp = std::max<std::int64_t>(1, ranks / pp / (etp * ep));
+  std::int64_t in_world = 1, in_stage = 1;
+  for (std::string_view order = p.rank_order; !order.empty();) {
+    const std::size_t end = std::min(order.find('-'), order.size());
+    const std::string_view word = order.substr(0, end);
+    order.remove_prefix(std::min(end + 1, order.size()));
+    const auto place = [&](std::int64_t Strides::*at, std::int64_t size) {
+      world_.*at = in_world;
+      stage_.*at = in_stage;
+      in_world *= size;
+      if (at != &Strides::pp) in_stage *= size;
+    };
+    if (word == "tp") place(&Strides::tp, tp);
+    if (word == "cp") place(&Strides::cp, cp);
+    if (word == "dp") place(&Strides::dp, dp);
+    if (word == "pp") place(&Strides::pp, pp);
+  }
+  const std::int64_t replicas = dp * cp;
+  const std::array<std::int64_t, kCommGroups> sizes = {
+      shard, replicas / shard, second_shard, ranks, tp, cp, ep, edp, replicas, pp};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    groups_[i].size = sizes[i];
+    if (sizes[i] > 1) groups_[i].stride = member(static_cast<CommGroup>(i), {}, 1);
+  }
+}
+
+RankPlace RankMesh::place_of(std::int64_t rank) const {
+  RankPlace place;
+  place.tp = rank / world_.tp % tp;
+  place.cp = rank / world_.cp % cp;
+  place.dp = rank / world_.dp % dp;
+  place.pp = rank / world_.pp % pp;
+  const std::int64_t in_stage = place.tp * stage_.tp + place.cp * stage_.cp + place.dp * stage_.dp;
+  place.etp = in_stage % etp;
+  place.ep = in_stage / etp % ep;
+  place.edp = in_stage / (etp * ep);
+  return place;
+}
+
+std::int64_t RankMesh::rank_of(const RankPlace& place) const {
+  return place.tp * world_.tp + place.cp * world_.cp + place.dp * world_.dp + place.pp * world_.pp;
+}
+
+/// The rank that holds the same part of the dense model and is number `index` of those.
+std::int64_t RankMesh::data_rank(RankPlace place, std::int64_t index) const {
+  place.cp = index % cp;
+  place.dp = index / cp;
+  return rank_of(place);
+}
+
+/// Of the experts' dimensions and the stage.
+std::int64_t RankMesh::expert_rank(const RankPlace& place) const {
+  const std::int64_t in_stage = place.etp + etp * (place.ep + ep * place.edp);
+  RankPlace dense;
+  dense.tp = in_stage / stage_.tp % tp;
+  dense.cp = in_stage / stage_.cp % cp;
+  dense.dp = in_stage / stage_.dp % dp;
+  dense.pp = place.pp;
+  return rank_of(dense);
+}
+
+std::int64_t RankMesh::member(CommGroup which, const RankPlace& of, std::int64_t index) const {
+  RankPlace place = of;
+  const std::int64_t data = of.cp + cp * of.dp;
+  const auto run_of = [&](CommGroup kind) {
+    const std::int64_t size = group(kind).size;
+    return data_rank(of, data / size * size + index);
+  };
+  switch (which) {
+    case CommGroup::kWorld:
+      return index;
+    case CommGroup::kShard:
+    case CommGroup::kSecondShard:
+      return run_of(which);
+    case CommGroup::kReplicate: {
+      const std::int64_t shard = group(CommGroup::kShard).size;
+      return data_rank(of, data % shard + index * shard);
+    }
+    case CommGroup::kData:
+      return data_rank(of, index);
+    case CommGroup::kTensor:
+      place.tp = index;
+      return rank_of(place);
+    case CommGroup::kContext:
+      place.cp = index;
+      return rank_of(place);
+    case CommGroup::kPipeline:
+      place.pp = index;
+      return rank_of(place);
+    case CommGroup::kExpert:
+      place.ep = index;
+      return expert_rank(place);
+    case CommGroup::kExpertData:
+      place.edp = index;
+      return expert_rank(place);
+  }
+  return rank_of(of);
+}
+
+std::vector<std::int64_t> RankMesh::members(CommGroup which, std::int64_t rank) const {
+  SHARDWRIGHT_CHECK(rank >= 0 && rank < ranks, "rank {} of {}", rank, ranks);
+  const RankPlace place = place_of(rank);
+  std::vector<std::int64_t> result;
+  for (std::int64_t i = 0; i < group(which).size; ++i) result.push_back(member(which, place, i));
+  return result;
+}
+
 namespace {
 
 std::int64_t domain_of(const Plan& plan, const Cluster& cluster) {
@@ -90,6 +209,52 @@ Layout layout_of(const Plan& plan, const Cluster& cluster) {
 std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster) {
   if (!is_rack(nvlink_gpus(cluster)) || !cluster.nvlink) return 0;
   return layout_of(plan, cluster).domain;
+}
+
+namespace {
+
+constexpr std::int64_t kMostGpusOfABoard = 16;
+
+/// The most whole units, at least half a rack, that divide all GPUs; 0: there is no such number.
+std::int64_t equal_parts(std::int64_t gpus, std::int64_t rack, std::int64_t unit) {
+  for (std::int64_t part = rack / unit * unit; 2 * part >= rack && part > 0; part -= unit) {
+    if (gpus % part == 0) return part;
+  }
+  return 0;
+}
+
+std::int64_t whole_trays(std::int64_t gpus, std::int64_t racks) {
+  const std::int64_t each = (gpus - 1) / racks + 1;
+  return ((each - 1) / kGpusPerTray + 1) * kGpusPerTray;
+}
+
+}  // namespace
+
+bool is_rack(std::int64_t nvlink_gpus) {
+  return nvlink_gpus > kMostGpusOfABoard;
+}
+
+std::int64_t nvlink_gpus(const Cluster& cluster) {
+  return std::max(cluster.nvlink_domain, cluster.gpus_per_node);
+}
+
+std::int64_t gpus_of_each_rack(std::int64_t gpus, std::int64_t rack, std::int64_t unit) {
+  if (gpus <= rack) return gpus;
+  const std::int64_t whole = std::lcm(unit, kGpusPerTray);
+  for (const std::int64_t step : {whole, kGpusPerTray}) {
+    if (const std::int64_t part = equal_parts(gpus, rack, step); part > 0) return part;
+  }
+  return std::min(rack, whole_trays(gpus, (gpus - 1) / rack + 1));
+}
+
+Cluster filled(Cluster cluster, std::int64_t gpus) {
+  const std::int64_t rack = cluster.gpus_per_node;
+  if (!is_rack(rack) || !cluster.nvlink || gpus <= rack) return cluster;
+  const std::int64_t part = gpus_of_each_rack(gpus, rack);
+  cluster.nvlink_domain = std::max(cluster.nvlink_domain, rack);
+  cluster.nics_per_node = cluster.nics_per_node * part / rack;
+  cluster.gpus_per_node = part;
+  return cluster;
 }
 
 }  // namespace shardwright

@@ -2,7 +2,7 @@
 // The queues of a pipeline whose messages are held until they are taken (NCCL): one for each
 // sender, receiver and direction, with a communicator and a stream of its own. The channels of
 // several chunks share one; sender and receiver come to its messages in one order, which
-// sim/pipeline/rendezvous.h proves.
+// sim/pipeline/completes.h proves.
 #pragma once
 
 #include <compare>

@@ -3,7 +3,7 @@
 // context and expert parallel, with the choices that belong to each.
 //
 // The defaults divide nothing. What may be combined with what, for a model, is said by
-// check_parallelism; which ranks form a group is sim/core/rank_mesh.h's. Optional values that are
+// check_parallelism; which ranks form a group is sim/core/layout.h's. Optional values that are
 // not given follow the software (sim/core/stack.h).
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "sim/core/expert_load.h"
-#include "sim/core/pipeline_schedule.h"
+#include "sim/core/pipeline.h"
 
 namespace shardwright {
 

@@ -59,7 +59,7 @@ class Lives {
  private:
   /// Such a schedule (zbv) sends what the other stage may take many passes later, and only then
   /// sends what this one waits for: its messages keep their slots until the channel's next one,
-  /// before which they have been taken (sim/pipeline/rendezvous.h).
+  /// before which they have been taken (sim/pipeline/completes.h).
   static bool splits_second_chunk(const Schedule& schedule) {
     return std::any_of(schedule.sections.begin(), schedule.sections.end(), [](const Section& one) {
       return one.pass && one.pass->chunk > 0 && one.pass->kind == PassKind::kBackwardWeight;

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "sim/core/dtype.h"
-#include "sim/core/persistent.h"
 #include "sim/core/schedule.h"
 
 namespace shardwright {

@@ -8,13 +8,12 @@
 #include <array>
 
 #include "sim/core/base/check.h"
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/core/base/parse_value.h"
 #include "sim/core/base/words.h"
 #include "sim/core/features.h"
+#include "sim/core/layout.h"
 #include "sim/core/model.h"
-#include "sim/core/rack.h"
 #include "sim/core/units.h"
 
 namespace shardwright {

@@ -12,9 +12,9 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/read_file.h"
-#include "sim/core/base/schema.h"
-#include "sim/core/base/utf8.h"
+#include "sim/core/base/words.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright {

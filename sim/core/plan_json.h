@@ -7,7 +7,7 @@
 // it. The model's configuration, and a cluster that does not ship with the program, are in it as
 // they were, so that the file means the same in another folder and on another machine. A knob that
 // is not in the file has its default; a knob that this version does not know is an error, because
-// ignoring it would run another plan. Which knobs there are is said by sim/core/knob_table.cc;
+// ignoring it would run another plan. Which knobs there are is said by sim/core/plan_knobs.cc;
 // those of model-parallel plans stand in the same object, and a plan that divides nothing has none
 // of them.
 #pragma once

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/schema.h"
 
 namespace shardwright {
+
 namespace {
 
 constexpr std::string_view kProductsSchema = "shardwright.products";

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cost/attention_cost.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace shardwright::sim {
+
 namespace {
 
 /// R relative to head_dim 128. Smaller heads do less product work per element of the softmax: the
@@ -56,6 +59,28 @@ double attention_time_s(const profiles::AttentionParams& params, const profiles:
   const double bytes = 2 * (backward ? 4 * q_like + 4 * kv_like : 2 * q_like + 2 * kv_like);
   const double traffic_s = bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency);
   return params.t0_s + std::max(compute_s, traffic_s);
+}
+
+std::optional<PlannedAttention> planned_attention(const Model& model, const Plan& plan,
+                                                  const profiles::Profile& profile) {
+  const Gpu& gpu = profile.cluster.gpu;
+  const bool runs = profile.stack.naive_attention.forward_instructions > 0 && !gpu.is_processor();
+  if (!runs || plan.attention != AttentionKind::kFlash) return {};
+  AttentionNeeds needs;
+  needs.dtype = plan.param_dtype;
+  needs.head_dim = model.head_dim;
+  needs.plain_scores = model.attention_softcap == 0 && model.position != Position::kAlibi;
+  needs.documents = profile.stack.packs_documents;
+  needs.deterministic = plan.deterministic;
+  needs.has_wide_engine = has_wide_attention_engine(gpu.architecture);
+  PlannedAttention planned{attention_form(needs), {}};
+  for (int i = 0; i < static_cast<int>(planned.form); ++i) {
+    const auto form = static_cast<AttentionForm>(i);
+    if (form == AttentionForm::kCudnnOrdered && !needs.deterministic) continue;  // as cudnn
+    planned.why += fmt::format("{}{} {}", planned.why.empty() ? "" : "; ", name_of(form),
+                               attention_refusal(form, needs));
+  }
+  return planned;
 }
 
 }  // namespace shardwright::sim

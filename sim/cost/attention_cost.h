@@ -13,8 +13,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "profiles/gpu_params.h"
+#include "profiles/profile.h"
+#include "sim/core/attention_form.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
 
 namespace shardwright::sim {
 
@@ -34,5 +40,16 @@ double attention_flops(const AttentionShape& shape, bool backward);
 /// Seconds of one call in bf16. `sms_available` as in gemm_time_s. Empty shapes take no time.
 double attention_time_s(const profiles::AttentionParams& params, const profiles::GpuRates& gpu,
                         const AttentionShape& shape, bool backward, int sms_available);
+
+// Which attention the native executor will run for a plan, as it is priced (sim/cost/op_cost.h).
+
+struct PlannedAttention {
+  AttentionForm form = AttentionForm::kCudnn;
+  std::string why;  // what the faster ones refuse: "cudnn takes bf16, not fp32"; may be empty
+};
+
+/// None for other software, for processors, and where the plan keeps scores (eager).
+std::optional<PlannedAttention> planned_attention(const Model& model, const Plan& plan,
+                                                  const profiles::Profile& profile);
 
 }  // namespace shardwright::sim

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "sim/core/base/check.h"
-#include "sim/core/base/invalid_plan.h"
-#include "sim/cost/result_traffic.h"
+#include "sim/core/base/error.h"
+#include "sim/cost/op_cost.h"
 #include "sim/cost/to_ns.h"
 
 namespace shardwright::sim {

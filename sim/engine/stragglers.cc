@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "sim/core/base/error.h"
-#include "sim/engine/rank_draws.h"
 
 namespace shardwright::sim {
+
 namespace {
 
 struct Meeting {

@@ -10,11 +10,13 @@
 
 #include "profiles/data_file.h"
 #include "profiles/stack_file.h"
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 #include "sim/pipeline/step_program.h"
+#include "sim/program/expert_program.h"
 
 namespace shardwright::sim {
+
 namespace {
 
 using profiles::Profile;
@@ -224,6 +226,23 @@ Explanation explain(Predictor& predictor, const Plan& plan) {
   try_hardware(trials, plan, predictor.profile().cluster);
   result.changes = std::move(trials).ranked();
   return result;
+}
+
+std::optional<RoutingPrice> routing_price(Predictor& predictor, const Prediction& prediction) {
+  const Plan& plan = prediction.plan;
+  const ExpertLoad load = plan.parallel.expert_load.value_or(ExpertLoad{});
+  const bool pays = predictor.model().is_moe() && !plan.parallel.expert_capacity &&
+                    load.routing != Routing::kBalanced;
+  if (!pays) return std::nullopt;
+  RoutingPrice price;
+  price.busiest = busiest_of(predictor.model(), plan, predictor.profile().stack);
+  if (price.busiest.of_layer <= 1) return std::nullopt;
+  Plan balanced = plan;
+  balanced.parallel.expert_load = ExpertLoad{Routing::kBalanced, {}, {}};
+  const Prediction even = predictor.predict(balanced);
+  price.balanced_s = even.time.iteration_s;
+  price.balanced_bytes = even.memory.total_bytes;
+  return price;
 }
 
 }  // namespace shardwright::sim

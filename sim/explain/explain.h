@@ -39,4 +39,11 @@ struct Explanation {
 /// does not admit are left out. Throws Error when the plan itself cannot be predicted.
 Explanation explain(Predictor& predictor, const Plan& plan);
 
+// What it costs that tokens do not choose experts equally often: the same plan with forced balance,
+// held beside.
+
+/// Of a prediction of `predictor`; none of models without experts, of experts with a capacity and
+/// of plans that force balance.
+std::optional<RoutingPrice> routing_price(Predictor& predictor, const Prediction& prediction);
+
 }  // namespace shardwright::sim

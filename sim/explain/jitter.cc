@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "sim/core/base/seconds.h"
+#include "sim/core/base/numbers.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/stragglers.h"
 #include "sim/pipeline/pipeline_step.h"

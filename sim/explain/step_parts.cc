@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/base/seconds.h"
-#include "sim/core/base/span_union.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::sim {

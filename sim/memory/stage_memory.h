@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each stage of a plan has allocated at its fullest. Of a pipeline's: what its chunks hold for
-// the whole step, and what their passes (chunk_memory.h) bring to life, in the order of the stage's
+// the whole step, and what their passes bring to life, in the order of the stage's
 // actions, the same as allocated_peak() of the stage's schedule without writing that.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "sim/pipeline/step_program.h"
 #include "sim/program/program_cache.h"
 #include "sim/program/stages.h"
+#include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
 
@@ -51,6 +53,41 @@ class StageMemory {
   std::unique_ptr<Chunks> chunks_;
   StepProgram scratch_;
   std::optional<Held> held_;  // of the last plan, whatever it recomputes
+};
+
+// What the passes of a pipeline's chunk do to what a rank has allocated: each kind of pass followed
+// once, by the lifetimes in the chunk's schedule, so that a stage adds them up in the order of its
+// actions instead of walking them again for every micro-batch.
+
+struct MemoryChange {
+  MemoryLevel net;   // at its end, beyond what was there when it began
+  MemoryLevel most;  // at its fullest, likewise; at least nothing
+
+  /// What follows it.
+  void add(const MemoryChange& next) {
+    if (net.bytes + next.most.bytes > most.bytes) {
+      most = net;
+      most.add(next.most);
+    }
+    net.add(next.net);
+  }
+};
+
+class ChunkMemory {
+ public:
+  /// Of a schedule that lower_chunk() wrote to be walked, which it keeps.
+  explicit ChunkMemory(const Schedule& schedule) : schedule_(&schedule) {}
+
+  const Schedule& schedule() const { return *schedule_; }
+  const MemoryChange& of(ChunkSection section, PassPart part = PassPart::kAll);
+
+ private:
+  static constexpr std::size_t kSections =
+      static_cast<std::size_t>(ChunkSection::kSendGradient) + 1;
+  static constexpr std::size_t kParts = static_cast<std::size_t>(PassPart::kDelayed) + 1;
+
+  const Schedule* schedule_;
+  std::array<std::array<std::optional<MemoryChange>, kParts>, kSections> known_;
 };
 
 }  // namespace shardwright::sim

@@ -17,7 +17,6 @@
 #include "sim/engine/engine.h"
 #include "sim/engine/host_regime.h"
 #include "sim/strategies/lower.h"
-#include "sim/strategies/pass_parts.h"
 
 namespace shardwright::sim {
 

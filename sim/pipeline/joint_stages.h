@@ -2,7 +2,7 @@
 // All stages of several replicas whose kernels vary from rank to rank and from run to run.
 //
 // Every pass of every micro-batch is drawn for itself: the ranks that communicate within layers
-// (tensor, context and expert groups) meet in each collective (pass_graph.h); stages wait for one
+// (tensor, context and expert groups) meet in each collective (completes.h); stages wait for one
 // another by the recurrence (recurrence.h), a replica for itself; and what all replicas do
 // together, the reductions of gradients and the norm before the update, begins when the slowest has
 // come. Deterministic for a seed. Left out: the network's own variation, and that of weight
@@ -14,9 +14,9 @@
 #include <span>
 #include <vector>
 
-#include "sim/core/pipeline_shape.h"
+#include "sim/core/pipeline.h"
 #include "sim/pipeline/chunk_times.h"
-#include "sim/pipeline/pass_graph.h"
+#include "sim/pipeline/completes.h"
 #include "sim/pipeline/recurrence.h"
 
 namespace shardwright::sim {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sim/core/base/seconds.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/strategy.h"
 #include "sim/cost/to_ns.h"
 #include "sim/program/program_writer.h"

@@ -19,8 +19,7 @@
 
 #include <vector>
 
-#include "sim/core/action.h"
-#include "sim/core/pipeline_shape.h"
+#include "sim/core/pipeline.h"
 #include "sim/core/units.h"
 
 namespace shardwright::sim {

@@ -6,13 +6,12 @@
 #include <map>
 #include <optional>
 
+#include "sim/core/executed_plan.h"
 #include "sim/core/placement.h"
-#include "sim/core/trained_precision.h"
 #include "sim/core/workspace.h"
 #include "sim/pipeline/completes.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
-#include "sim/strategies/pass_parts.h"
 
 namespace shardwright::sim {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "sim/core/model.h"
-#include "sim/core/pipeline_shape.h"
+#include "sim/core/pipeline.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
 #include "sim/program/layer_program.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sim/program/real.h"
+#include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
 namespace {

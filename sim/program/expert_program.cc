@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "profiles/ledger/software_settings.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/core/collective.h"
 #include "sim/program/low_precision.h"
-#include "sim/program/real.h"
 
 namespace shardwright::sim {
 

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/program/adapters.h"
 #include "sim/program/expert_program.h"
 #include "sim/program/list_pass.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/program_writer.h"
-#include "sim/program/unit_programs.h"
 
 namespace shardwright::sim {
 

@@ -7,6 +7,7 @@
 #include "sim/core/memory_actions.h"
 
 namespace shardwright::sim {
+
 namespace {
 
 EventRef reference(UnitEvent event) {

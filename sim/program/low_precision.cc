@@ -3,9 +3,8 @@
 
 #include <utility>
 
-#include "sim/program/real.h"
-
 namespace shardwright::sim {
+
 namespace {
 
 struct Cast {

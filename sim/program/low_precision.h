@@ -24,7 +24,12 @@
 // scaling on Hopper.
 #pragma once
 
+#include <cstdint>
+
 #include "sim/core/cluster.h"
+#include "sim/core/dtype.h"
+#include "sim/core/plan.h"
+#include "sim/core/stack.h"
 #include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
@@ -66,5 +71,29 @@ double weight_bytes(const Plan& plan, const Stack& stack, const Gpu& gpu);
 
 /// The dense peak of the type that the plan multiplies in; 0: the GPU lacks it.
 double peak_flops(const Gpu& gpu, Precision precision);
+
+// In which type backward writes weight gradients, for the programs that count its traffic and the
+// strategies that reduce them.
+//
+// Where gradients are reduced in fp32, GEMMs of the native framework, and of those that add to the
+// sum of gradients themselves, write fp32: nothing is rounded to bf16 and widened again. Others
+// write the compute type and cast.
+
+/// Whether GEMMs of weight gradients add to the sum over micro-batches in their own kernel.
+inline bool adds_in_product(const Stack& stack) {
+  return stack.optimizer.bucketed && stack.parallel.accumulates_in_product;
+}
+
+inline DType gradient_dtype(const Plan& plan, const Stack& stack) {
+  const bool straight = (adds_in_product(stack) || stack.memory == MemoryManager::kStatic) &&
+                        plan.reduce_dtype == DType::kFp32;
+  return straight ? plan.reduce_dtype : plan.param_dtype;
+}
+
+// Counts and sizes as real numbers, in formulas.
+
+inline double f(std::int64_t value) {
+  return static_cast<double>(value);
+}
 
 }  // namespace shardwright::sim

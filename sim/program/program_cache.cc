@@ -4,8 +4,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "sim/program/list_key.h"
-
 namespace shardwright::sim {
 
 struct ProgramCache::Table {

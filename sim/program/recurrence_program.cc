@@ -27,8 +27,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "sim/program/real.h"
-#include "sim/program/unit_programs.h"
+#include "sim/program/low_precision.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::sim {

@@ -7,7 +7,7 @@
 // chunk, which has the head, gets what equal others leave (Megatron-Bridge's layouts of
 // DeepSeek-V3: 61 layers in 16 chunks are 15 of 4 and one of 1), or, where they leave none, the
 // first chunks get one layer more. Software that cuts a list of modules into equal parts
-// (StageSoftware in sim/core/parallel_software.h) counts embedding, last norm and head as layers. A
+// (StageSoftware in sim/core/stack.h) counts embedding, last norm and head as layers. A
 // layout string says it exactly: E embedding, t layer, m multi-token prediction, L head and loss,
 // | end of a chunk, (...)*n or x*n repetition.
 #pragma once
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "sim/core/model.h"
-#include "sim/core/pipeline_shape.h"
+#include "sim/core/pipeline.h"
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
 
@@ -49,7 +49,7 @@ PipelineShape pipeline_shape(const Plan& plan);
 /// The plan as a chunk sees it: it accumulates the micro-batches that pass it.
 Plan plan_of_chunk(const Plan& plan, const PipelineShape& shape);
 
-/// By model part (sim/core/pipeline_shape.h). Throws Error where the layout does not fit the model.
+/// By model part (sim/core/pipeline.h). Throws Error where the layout does not fit the model.
 std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,
                                            const Stack& stack);
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "sim/core/model.h"
-#include "sim/core/op.h"
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/tensor.h"

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each stage of a pipeline does in one step, in the order in which its host issues it.
 //
-// One file per schedule writes the compute actions of a stage, and nothing else: whom a chunk
-// receives from and sends to follows from its place (sim/core/pipeline_shape.h), how long a pass
+// Each schedule has one function that writes the compute actions of a stage: whom a chunk
+// receives from and sends to follows from its place (sim/core/pipeline.h), how long a pass
 // takes is put to it by sim/pipeline/recurrence.h. A line of sim/core/pipeline_schedules.def names
 // the function that writes.
 #pragma once
 
 #include <cstdint>
 
-#include "sim/core/action.h"
-#include "sim/core/pipeline_shape.h"
+#include "sim/core/pipeline.h"
 
 namespace shardwright::sim {
 

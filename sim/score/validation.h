@@ -12,10 +12,16 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
+#include "profiles/uncertainty/uncertainty.h"
+#include "sim/core/base/csv.h"
+#include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {
@@ -83,5 +89,108 @@ struct ValidationOptions {
 /// Throws Error only for bad overrides.
 Validation validate(const std::vector<profiles::LedgerRow>& rows,
                     const ValidationOptions& options = {});
+
+// Relative errors of predictions, condensed: mean, median and 90th percentile of |p/m - 1|.
+
+/// |predicted / measured - 1|; measured is positive.
+double relative_error(double predicted, double measured);
+
+/// Of errors as fractions. Percentiles are nearest-rank. All zero when there are none.
+profiles::ErrorSummary summarize_errors(std::span<const double> errors);
+
+// How good choices among measured layouts would have been: a planner is asked which layout to take,
+// not how long it takes.
+//
+// A group is what one source measured of one model on one cluster with the same tokens a step, the
+// same precision, framework and release; its members differ in their layout. The predicted order is
+// compared with the measured one (Kendall's tau, ties counted as in tau-b), and the layout that is
+// predicted to be the fastest with the one that was: its regret is what it took more.
+
+struct ChoiceGroup {
+  std::string source, model, gpu, precision, release;
+  std::int64_t gpus = 0, seq_len = 0, sequences = 0;  // of a step
+  std::int64_t layouts = 0;
+  double kendall_tau = 0;
+  double regret = 0;         // of the first choice, as a fraction of the fastest step
+  double random_regret = 0;  // the mean of all layouts
+  std::string chosen, best;  // ids of the rows
+};
+
+struct ChoiceScore {
+  std::vector<ChoiceGroup> groups;  // with two layouts or more, the largest regret first
+  double kendall_tau = 0;           // means of the groups
+  double regret_mean = 0, regret_worst = 0, random_regret_mean = 0;
+};
+
+/// Of rows with a time that is not suspect. Layouts whose rows say the same are one, the faster of
+/// the measured times.
+ChoiceScore score_choices(const Validation& validation);
+
+// How good predictions are of each framework, the newest release first: a mean over all rows mixes
+// software of this year with some that nobody installs any more.
+
+/// Times that are not suspect, of releases of one year.
+struct ReleaseScore {
+  int year = 0;                       // 0: the releases name none
+  std::vector<std::string> releases;  // as the tables call them, newest first; "": not stated
+  ErrorScore time;
+  std::int64_t inside_interval = 0;  // of time.n
+  ErrorScore source_left_out;        // of the runs that have been predicted so
+};
+
+struct FrameworkScore {
+  std::string framework;  // its stack, or what the table calls a stack that another stands for
+  ReleaseScore all;       // its year is that of the newest release
+  std::vector<ReleaseScore> years;  // newest first, without a year last
+};
+
+/// Frameworks with the newest release first, those with no date last. `held_out` are runs as they
+/// were predicted without their source; those of the validation are found by what names a run.
+std::vector<FrameworkScore> score_frameworks(const Validation& validation,
+                                             std::span<const profiles::HeldOutRun> held_out);
+
+// Scores predicted peaks of pipeline stages against measured ones, rank by rank: what
+// `validate --stage-memory` prints.
+//
+// A row of the table names a run of the ledger, a rank and its stage, and the most that PyTorch's
+// allocator had given out on it. Rows of runs that the ledger has not, or that were skipped, are
+// counted apart.
+
+struct StagePeak {
+  std::string id;
+  std::int64_t rank = 0, stage = 0;
+  double measured_gib = 0, predicted_gib = 0;  // allocated
+  double error = 0;                            // predicted / measured - 1
+};
+
+struct StageMemoryScore {
+  std::vector<StagePeak> peaks;
+  ErrorScore allocated;
+  std::int64_t skipped = 0;
+};
+
+/// Columns id, rank, pp_stage, max_allocated_gib. Throws Error naming file, line and column.
+StageMemoryScore score_stage_memory(const CsvTable& table, const Validation& validation);
+
+// The steady period of backward: how long from one layer to the next, in the middle of the step.
+//
+// Published timelines show that period and little else, so it is what a simulated timeline can be
+// held to. The table is a ledger (profiles/ledger/ledger.h) with one more column,
+// backward_layer_ms.
+
+/// Seconds between the begins of backward of neighbouring layers, averaged over the middle half of
+/// the layers in the last micro-batch; 0 for models of fewer than four layers.
+double backward_layer_period_s(const Schedule& schedule, const Timeline& timeline);
+
+struct LayerPeriod {
+  profiles::LedgerRow row;
+  double measured_s = 0;
+  double predicted_s = 0;
+};
+
+/// Predicts every row of `table` with the profile that it describes. Throws Error as read_ledger
+/// does.
+std::vector<LayerPeriod> predict_layer_periods(const CsvTable& table,
+                                               const std::vector<std::string>& overrides = {});
 
 }  // namespace shardwright::sim

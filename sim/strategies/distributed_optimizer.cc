@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "sim/program/optimizer_state.h"
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

@@ -7,7 +7,6 @@
 // Without resharding, parameters stay gathered until the step's last backward.
 #include <algorithm>
 
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

@@ -10,7 +10,6 @@
 // parameters until backward. Where gradients wait for the last micro-batch (no_sync) they add up
 // whole. Hybrid sharding shards within a group and all-reduces the shards across groups on a stream
 // of its own.
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

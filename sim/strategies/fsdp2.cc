@@ -9,7 +9,6 @@
 // across groups. The native stack runs the same order with flat units: flat_sharded.cc.
 #include "sim/strategies/fsdp2.h"
 
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

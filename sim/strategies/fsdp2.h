@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "sim/core/op.h"
+#include "sim/core/schedule.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

@@ -18,7 +18,7 @@
 // the tuner takes it only when asked to. The executor has no communicator of a node's ranks yet:
 // native stacks refuse the strategy.
 #include "sim/strategies/fsdp2.h"
-#include "sim/strategies/states.h"
+#include "sim/strategies/step_writer.h"
 
 namespace shardwright::sim {
 

@@ -5,7 +5,6 @@
 // PyTorch stacks keep fp32 parameters and cast them under autocast, once a forward pass; their
 // gradients come to life in backward and die with zero_grad(set_to_none). The native stack holds a
 // compute copy, the master and the sums of gradients for the whole step.
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

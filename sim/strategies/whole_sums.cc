@@ -3,7 +3,6 @@
 // micro-batches are in flight, and elsewhere where a plan asks for the same sums: parameters are
 // gathered in a chunk's first pass and stay, gradients are summed whole, and the last pass reduces
 // them. What is divided between ranks, and so what outlives the step, is the strategy's.
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

@@ -11,7 +11,6 @@
 // gather is ours: the original relies on the host being late.
 #include <algorithm>
 
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

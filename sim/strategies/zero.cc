@@ -7,7 +7,6 @@
 // bucket, at most two reductions outstanding before the host blocks. The host waits for the device
 // after each backward that reduces (independent_gradient_partition_epilogue of
 // runtime/zero/stage_1_and_2.py and stage3.py).
-#include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 

@@ -4,18 +4,22 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/seconds.h"
-#include "sim/core/base/span_union.h"
-#include "sim/trace/traced_schedules.h"
+#include "sim/core/base/numbers.h"
+#include "sim/core/plan.h"
+#include "sim/trace/step_trace.h"
 
 namespace shardwright::sim {
+
 namespace {
 
 using profiles::Observation;
@@ -313,6 +317,221 @@ ObservationSet observations_of(const StepTrace& trace) {
 ObservationSet observations_of(const StepTrace& trace, std::span<const Schedule> stages,
                                std::int64_t gpus_per_node) {
   return Observer(trace, stages, gpus_per_node).observe();
+}
+
+namespace {
+
+/// The messages from one stage to another on one channel.
+struct Messages {
+  std::vector<OpId> sends, receives;  // in the order of the step
+};
+
+std::map<OpId, OpId> sends_by_receive(const std::map<OpId, TracedOperation>& operations) {
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Messages> channels;
+  for (const auto& [id, operation] : operations) {
+    if (operation.peer < 0) continue;
+    if (operation.kind == OpKind::kSend)
+      channels[{operation.stage, operation.peer, operation.channel}].sends.push_back(id);
+    if (operation.kind == OpKind::kReceive)
+      channels[{operation.peer, operation.stage, operation.channel}].receives.push_back(id);
+  }
+  std::map<OpId, OpId> sends;
+  for (const auto& [channel, messages] : channels) {
+    if (messages.sends.size() != messages.receives.size()) continue;
+    for (std::size_t i = 0; i < messages.sends.size(); ++i)
+      sends[messages.receives[i]] = messages.sends[i];
+  }
+  return sends;
+}
+
+}  // namespace
+
+std::map<SpanKey, Nanoseconds> sent_messages(const StepTrace& trace) {
+  std::map<SpanKey, Nanoseconds> sent;
+  const std::map<OpId, OpId> sends = sends_by_receive(trace.operations);
+  if (sends.empty()) return sent;
+  std::map<std::int32_t, std::vector<std::int32_t>> ranks_of;  // by stage
+  for (const auto& [rank, of] : trace.timeline.stages) ranks_of[of.stage].push_back(rank);
+  std::map<SpanKey, Nanoseconds> begins;
+  for (const Span& span : trace.timeline.spans) {
+    if (trace.operations.at(span.id).kind != OpKind::kSend) continue;
+    const auto [at, fresh] = begins.try_emplace({span.id, span.rank, span.step}, span.begin_ns);
+    if (!fresh) at->second = std::min(at->second, span.begin_ns);
+  }
+  for (const Span& span : trace.timeline.spans) {
+    const auto send = sends.find(span.id);
+    if (send == sends.end()) continue;
+    const std::vector<std::int32_t>& here = ranks_of[trace.timeline.stage_of(span.rank)];
+    const std::vector<std::int32_t>& there = ranks_of[trace.operations.at(span.id).peer];
+    const auto place = static_cast<std::size_t>(
+        std::lower_bound(here.begin(), here.end(), span.rank) - here.begin());
+    if (place >= there.size()) continue;
+    const auto begin = begins.find({send->second, there[place], span.step});
+    if (begin != begins.end()) sent[{span.id, span.rank, span.step}] = begin->second;
+  }
+  return sent;
+}
+
+std::map<LaneKey, Nanoseconds> norm_meetings(const Timeline& timeline,
+                                             const std::function<bool(OpId)>& is_norm) {
+  // All chunks of a stage are in the first one's norm.
+  std::map<LaneKey, const Span*> norms;
+  for (const Span& span : timeline.spans) {
+    if (span.id < 0 || !is_norm(span.id)) continue;
+    const Span*& norm = norms.try_emplace({span.step, span.rank}, &span).first->second;
+    if (span.id < norm->id || (span.id == norm->id && span.end_ns > norm->end_ns)) norm = &span;
+  }
+  std::map<std::int32_t, Nanoseconds> shortest;  // by step
+  for (const auto& [lane, norm] : norms) {
+    const Nanoseconds takes = norm->end_ns - norm->begin_ns;
+    const auto [least, fresh] = shortest.try_emplace(lane.first, takes);
+    least->second = std::min(least->second, takes);
+  }
+  std::map<LaneKey, Nanoseconds> meetings;
+  for (const auto& [lane, norm] : norms) meetings[lane] = norm->end_ns - shortest.at(lane.first);
+  return meetings;
+}
+
+MeetingRanks::MeetingRanks(const StepTrace& trace) {
+  if (!trace.identity || trace.origin.device.empty()) return;
+  const TraceIdentity& identity = *trace.identity;
+  try {
+    check_plan(identity.plan, model_of(identity, trace.name), identity.gpus_per_node);
+  } catch (const Error&) {  // a stranger's: nothing but the ranks themselves is known
+    return;
+  }
+  mesh_.emplace(identity.plan, 1);
+}
+
+std::int64_t MeetingRanks::group_of(const TracedOperation& operation, std::int32_t rank) {
+  if (!mesh_ || !operation.group || rank < 0 || rank >= mesh_->ranks) return 0;
+  // A trace does not tell those apart that divide the replicas.
+  const CommGroup group = told_as(*operation.group);
+  const auto [at, fresh] = first_.try_emplace({group, rank}, 0);
+  if (fresh) at->second = mesh_->members(group, rank).front();
+  return at->second;
+}
+
+CommGroup MeetingRanks::largest() const {
+  if (mesh_ && mesh_->pp > 1) return CommGroup::kPipeline;
+  return mesh_ && mesh_->dp == 1 && mesh_->tp > 1 ? CommGroup::kTensor : CommGroup::kData;
+}
+
+namespace {
+
+/// The pass that each operation of a stage belongs to, by its first id.
+class PassesOfStage {
+ public:
+  explicit PassesOfStage(const Schedule& schedule) : schedule_(schedule) {
+    std::uint32_t section = ~std::uint32_t{0};
+    for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+      if (op.kind == OpKind::kGradientNorm) norms_.insert(at.id);
+      if (at.section == section) return;
+      section = at.section;
+      sections_[at.id] = section;
+    });
+  }
+  bool is_norm(OpId id) const { return norms_.contains(id); }
+  const Section& section_of(OpId id) const {
+    return schedule_.sections[std::prev(sections_.upper_bound(id))->second];
+  }
+  /// Gradients of a tied embedding, behind the passes.
+  bool sums(const Section& section) const {
+    return schedule_.blocks[section.first_block].phase == Phase::kReduce;
+  }
+
+ private:
+  const Schedule& schedule_;
+  std::map<OpId, std::uint32_t> sections_;
+  std::set<OpId> norms_;
+};
+
+StageOfRank stage_of_rank(const Schedule& schedule, std::int32_t stage) {
+  std::string content;
+  const auto add = [&](const std::string& what) {
+    content += content.empty() ? what : ", " + what;
+  };
+  for (const Schedule::UnitRange& range : schedule.stage_layers) {
+    if (range.count == 0) continue;
+    add(range.count == 1
+            ? fmt::format("layer {}", range.first - 1)
+            : fmt::format("layers {} to {}", range.first - 1, range.first + range.count - 2));
+  }
+  if (schedule.unit_sizes.embedding > 0) add("embedding");
+  if (schedule.unit_sizes.head > 0) add("head");
+  return {stage, static_cast<std::int32_t>(schedule.stage_layers.size()), content};
+}
+
+/// Of one rank in one step, in order of begin, without gaps since the step began.
+void append_passes(const PassesOfStage& stage, Nanoseconds step_begin_ns, Nanoseconds met_ns,
+                   const std::vector<const Span*>& spans, std::vector<PassSpan>& passes) {
+  const std::size_t first = passes.size();
+  const PassSpan like{StageWork::kBubble, spans.front()->rank, spans.front()->step};
+  for (const Span* span : spans) {
+    const Section& section = stage.section_of(span->id);
+    const std::optional<Action>& action = section.pass;
+    PassSpan pass = like;
+    pass.begin_ns = span->begin_ns;
+    pass.end_ns = span->end_ns;
+    if (action) {
+      pass.work = static_cast<StageWork>(action->kind);
+      pass.chunk = action->chunk;
+      pass.micro_batch = action->micro_batch;
+    } else {
+      pass.work = stage.sums(section) ? StageWork::kReduction : StageWork::kOptimizer;
+      // A stage that waits for others at the norm does not update yet.
+      if (pass.work == StageWork::kOptimizer)
+        pass.begin_ns = std::clamp(met_ns, pass.begin_ns, pass.end_ns);
+    }
+    PassSpan* last = passes.size() > first ? &passes.back() : nullptr;
+    const bool goes_on = last != nullptr && last->work == pass.work && last->chunk == pass.chunk &&
+                         last->micro_batch == pass.micro_batch;
+    if (goes_on) {
+      last->end_ns = std::max(last->end_ns, pass.end_ns);
+      continue;
+    }
+    const Nanoseconds end = last != nullptr ? last->end_ns : step_begin_ns;
+    if (pass.begin_ns > end) {
+      PassSpan bubble = like;
+      bubble.begin_ns = end;
+      bubble.end_ns = pass.begin_ns;
+      passes.push_back(bubble);
+    }
+    pass.begin_ns = std::max(pass.begin_ns, end);
+    pass.end_ns = std::max(pass.end_ns, pass.begin_ns);
+    passes.push_back(pass);
+  }
+}
+
+}  // namespace
+
+void add_measured_passes(const std::vector<Schedule>& stages, const RankMesh& mesh,
+                         Timeline& timeline) {
+  if (mesh.pp == 1) return;
+  std::vector<PassesOfStage> passes_of;
+  for (const Schedule& stage : stages) passes_of.emplace_back(stage);
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<const Span*>> by_rank;  // and step
+  std::map<std::int32_t, Nanoseconds> begins;  // of steps: the first one at 0, others at a span
+  for (const Span& span : timeline.spans) {
+    Nanoseconds& begin = begins.try_emplace(span.step, span.begin_ns).first->second;
+    begin = std::min(begin, span.begin_ns);
+    if (span.stream == 0 && span.id >= 0) by_rank[{span.rank, span.step}].push_back(&span);
+  }
+  if (!begins.empty()) begins.begin()->second = 0;
+  const std::map<LaneKey, Nanoseconds> meetings = norm_meetings(timeline, [&](OpId id) {
+    return std::any_of(passes_of.begin(), passes_of.end(),
+                       [id](const PassesOfStage& stage) { return stage.is_norm(id); });
+  });
+  for (auto& [key, spans] : by_rank) {
+    const auto stage = static_cast<std::int32_t>(mesh.place_of(key.first).pp);
+    const Schedule& schedule = stages[static_cast<std::size_t>(stage)];
+    timeline.stages[key.first] = stage_of_rank(schedule, stage);
+    std::stable_sort(spans.begin(), spans.end(),
+                     [](const Span* a, const Span* b) { return a->begin_ns < b->begin_ns; });
+    const auto met = meetings.find({key.second, key.first});
+    append_passes(passes_of[static_cast<std::size_t>(stage)], begins.at(key.second),
+                  met == meetings.end() ? 0 : met->second, spans, timeline.passes);
+  }
 }
 
 }  // namespace shardwright::sim

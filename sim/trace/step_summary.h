@@ -110,4 +110,9 @@ inline constexpr double kAlone = 0.02;
 /// "layer17.forward.norm" without the layer's number: "layer.forward.norm".
 std::string without_layer(const std::string& name);
 
+// The stages of a traced pipeline: what each does and waits for until the last backward pass.
+
+/// Without what is exposed. None where the trace lacks passes of a stage.
+std::optional<PipelineSummary> pipeline_of(const StepTrace& trace);
+
 }  // namespace shardwright::sim

@@ -15,12 +15,14 @@
 //
 // Traces come from strangers. Numbers out of range, kinds that nobody knows and an operation that
 // is two things are errors that name the file; a plan that claims far more operations than the
-// trace has slices is refused before it is expanded (traced_schedules.h).
+// trace has slices is refused before it is expanded.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,7 +31,6 @@
 #include <vector>
 
 #include "sim/core/model.h"
-#include "sim/core/op.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 #include "sim/core/trace_identity.h"
@@ -96,5 +97,35 @@ struct Lane {
 };
 using LaneKey = std::pair<std::int32_t, std::int32_t>;  // step and rank
 std::map<LaneKey, Lane> lanes_of(const Timeline& timeline);
+
+// Chrome traces, event by event: what sim/core/chrome_trace.h writes, and others as far as they
+// follow the format, plain or gzip.
+//
+// A trace may hold gigabytes, so that its document never stands in memory whole. What events mean
+// is the business of who takes them.
+
+/// Calls `take` with each event, in the file's order. Returns the notes (otherData), texts and
+/// numbers alike as text. Throws Error when the file is no Chrome trace or ends early.
+std::map<std::string, std::string> for_each_event(
+    const std::filesystem::path& file, const std::function<void(nlohmann::json& event)>& take);
+
+/// Members of an event, or `fallback` where there is none of that type.
+std::string text_of(const nlohmann::json& object, const char* key);
+double number_of(const nlohmann::json& object, const char* key, double fallback);
+std::int64_t integer_of(const nlohmann::json& object, const char* key, std::int64_t fallback);
+
+/// Writes the events of several traces into one, the processes of the first file above those of the
+/// second and so on. Processes and flows are numbered anew. `titles`, one for each, go before the
+/// names of their processes.
+void merge_chrome_traces(const std::vector<std::filesystem::path>& paths,
+                         const std::vector<std::string>& titles,
+                         const std::filesystem::path& target);
+
+// The schedules of a trace: its plan lowered again, so that each slice finds its operation.
+
+/// The plan in the trace, lowered again with the stack that ships under its name: a schedule for
+/// each stage. Throws Error when there is none, or when it is not this trace's: it has many more
+/// operations than there are spans, or others.
+std::vector<Schedule> schedules_of(const StepTrace& trace);
 
 }  // namespace shardwright::sim

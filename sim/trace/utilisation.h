@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "profiles/known_gpu.h"
+#include "profiles/gpu_file.h"
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"

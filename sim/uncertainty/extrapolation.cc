@@ -7,7 +7,7 @@
 #include <array>
 #include <optional>
 
-#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/features.h"
 
 namespace shardwright::sim {

@@ -5,19 +5,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
-#include "profiles/uncertainty/anchored_uncertainty.h"
-#include "profiles/uncertainty/novelty_widths.h"
-#include "profiles/uncertainty/scale_uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/portable_math.h"
 #include "sim/core/features.h"
-#include "sim/cost/scale.h"
-#include "sim/uncertainty/conformal.h"
+#include "sim/cost/cost.h"
 #include "sim/uncertainty/extrapolation.h"
-#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
+
 namespace {
 
 using profiles::total_of;
@@ -165,6 +164,87 @@ void set_memory_interval(MemoryPrediction& memory, const profiles::MemoryWidths&
                    : at(-kSixTenthsBeyond * less) <= memory.usable_bytes
                        ? MemoryVerdict::kTight
                        : MemoryVerdict::kDoesNotFit;
+}
+
+namespace {
+
+using profiles::CostGroup;
+
+std::size_t place(CostGroup group) {
+  return static_cast<std::size_t>(group);
+}
+
+}  // namespace
+
+double calibrated_half_width(const profiles::Profile& profile, const KernelTimes& kernels,
+                             const StepShares& shares, double published) {
+  const auto& widths = profile.calibrated_half_width;
+  const bool any = std::any_of(widths.begin(), widths.end(), [](double w) { return w > 0; });
+  if (!any || !(shares.total_s > 0)) return published;
+  const auto width_of = [&](CostGroup group) {
+    const double width = widths[place(group)];
+    return width > 0 ? width : published;
+  };
+  const std::array<std::pair<CostGroup, Nanoseconds>, 3> groups = {
+      {{CostGroup::kProducts, kernels.gemm_ns},
+       {CostGroup::kAttention, kernels.attention_ns},
+       {CostGroup::kMemory, kernels.memory_ns}}};
+  double in_all = 0, weighted = 0;
+  for (const auto& [group, time_ns] : groups) {
+    in_all += static_cast<double>(time_ns);
+    weighted += static_cast<double>(time_ns) * width_of(group);
+  }
+  const double exposed = std::clamp(shares.exposed_s / shares.total_s, 0.0, 1.0);
+  const double host = std::clamp(shares.host_s / shares.total_s, 0.0, 1.0 - exposed);
+  const double of_kernels = in_all > 0 ? weighted / in_all : published;
+  return exposed * width_of(CostGroup::kCollectives) + host * width_of(CostGroup::kHost) +
+         (1 - exposed - host) * of_kernels;
+}
+
+using profiles::Novelty;
+using profiles::Uncertainty;
+
+Novelty novelty_of(const Uncertainty& uncertainty, std::string_view source, std::string_view stack,
+                   std::string_view gpu, std::string_view model) {
+  if (has_seen_cell(uncertainty, source, stack, gpu, model)) return Novelty::kCell;
+  if (has_seen_often(uncertainty, stack, gpu)) return Novelty::kStackOnGpu;
+  return has_seen_source(uncertainty, source) || has_seen_gpu(uncertainty, gpu)
+             ? Novelty::kSourceOnly
+             : Novelty::kNothing;
+}
+
+std::array<double, 2> interval_around(double time_s, double half_width) {
+  return {time_s * portable_exp(-half_width), time_s * portable_exp(half_width)};
+}
+
+namespace {
+
+constexpr std::string_view kMeasured = "stack with measured memory";
+
+}  // namespace
+
+profiles::MemoryWidths memory_widths(const profiles::Profile& profile) {
+  const double estimated = profiles::model_parallel_uncertainty().memory_half_width;
+  if (profile.stack.memory == MemoryManager::kEstimatedAllocator && estimated > 0)
+    return {estimated, estimated};
+  const profiles::Uncertainty& known = profile.uncertainty;
+  const auto measured = known.seen.find(kMeasured);
+  const bool is_measured =
+      profile.stack.memory == MemoryManager::kStatic ||
+      (measured != known.seen.end() && std::find(measured->second.begin(), measured->second.end(),
+                                                 profile.stack.family) != measured->second.end());
+  return is_measured ? known.memory : known.memory_of_others;
+}
+
+double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
+  const auto usable = static_cast<double>(profile.cluster.memory_bytes_per_rank(ranks));
+  const double framework =
+      std::max(0.0, usable - static_cast<double>(profile.cluster.gpu.runtime_bytes));
+  if (usable <= 0) return 0;
+  // What is needed is rounded to bytes.
+  constexpr double kByte = 1;
+  const double shrink = -portable_expm1(-kTenthBeyond * memory_widths(profile).more);
+  return shrink > 0 ? std::min(0.99, (framework * shrink + kByte) / usable) : 0;
 }
 
 }  // namespace shardwright::sim

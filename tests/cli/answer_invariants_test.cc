@@ -20,7 +20,7 @@
 #include "cli/flags/plan_flags.h"
 #include "cli/render/prediction.h"
 #include "profiles/data_dir.h"
-#include "profiles/ledger/software_settings.h"
+#include "profiles/ledger/ledger.h"
 #include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/support/invariant.h"

@@ -22,7 +22,7 @@
 #include "profiles/cluster_file.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/utf8.h"
+#include "sim/core/base/words.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/files.h"

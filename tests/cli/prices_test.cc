@@ -12,7 +12,7 @@
 
 #include "cli/prices/catalog.h"
 #include "cli/prices/price_table.h"
-#include "profiles/prices/price_file.h"
+#include "profiles/prices/price.h"
 #include "sim/core/base/csv.h"
 #include "sim/core/base/error.h"
 #include "tests/support/expect_error.h"

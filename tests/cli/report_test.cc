@@ -14,7 +14,7 @@
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
-#include "sim/trace/memory_over_time.h"
+#include "sim/trace/predicted_step.h"
 #include "tests/support/answer_page.h"
 #include "tests/support/files.h"
 #include "tests/support/run_program.h"

@@ -13,7 +13,7 @@
 
 #include "cli/embed/verb_call.h"
 #include "exec/family.h"
-#include "sim/core/trained_families.h"
+#include "sim/core/executed_plan.h"
 
 namespace shardwright::cli {
 namespace {

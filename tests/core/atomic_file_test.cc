@@ -16,7 +16,6 @@
 #include <thread>
 #include <vector>
 
-#include "sim/core/base/durable_folder.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"
 #include "tests/support/temp_folder.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/executed_plan.h"
 #include "sim/core/hf/families.h"
 #include "sim/core/model.h"
-#include "sim/core/trained_families.h"
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {

@@ -20,7 +20,7 @@
 
 #include "exec/activations.h"
 #include "sim/core/arena.h"
-#include "sim/core/rank_mesh.h"
+#include "sim/core/layout.h"
 #include "sim/core/schedule.h"
 #include "tests/sim/joint_engine.h"
 

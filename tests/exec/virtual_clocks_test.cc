@@ -9,12 +9,12 @@
 #include <set>
 
 #include "exec/host/stream_clocks.h"
-#include "sim/core/pipeline_shape.h"
+#include "sim/core/pipeline.h"
 #include "sim/engine/engine.h"
 #include "sim/pipeline/recurrence.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/program/stages.h"
-#include "sim/trace/measured_passes.h"
+#include "sim/trace/observations.h"
 #include "tests/exec/joint_walk.h"
 #include "tests/exec/staged_training.h"
 #include "tests/support/parameter_name.h"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/pipeline/rendezvous.h"
+#include "sim/pipeline/completes.h"
 #include "tests/exec/staged_training.h"
 #include "tests/exec_nccl/nccl_training.h"
 #include "tests/support/parameter_name.h"

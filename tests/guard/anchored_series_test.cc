@@ -9,7 +9,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/ledger/ledger.h"
-#include "sim/calibrate/anchor_series.h"
+#include "sim/calibrate/anchor.h"
 
 namespace shardwright::guard {
 namespace {

@@ -10,10 +10,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/ledger/ledger.h"
-#include "profiles/uncertainty/novelty_widths.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"
-#include "sim/score/choice_score.h"
-#include "sim/score/stage_memory_score.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::guard {

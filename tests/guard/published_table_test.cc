@@ -11,7 +11,7 @@
 #include "profiles/data_dir.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"
-#include "sim/score/layer_period.h"
+#include "sim/score/validation.h"
 
 namespace shardwright::guard {
 namespace {

@@ -5,14 +5,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
+#include "profiles/ledger/ledger_profile.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/read_file.h"
+#include "tests/profiles/published_run.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::profiles {
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -403,4 +412,299 @@ TEST(Ledger, SurvivesRandomDamage) {
 }
 
 }  // namespace
+
+// The columns of runs that divided their models: every shipped row reads, and wrong ones are named.
+
+namespace {
+
+std::string shipped_text() {
+  return read_file(data_dir() / "published" / "parallel.csv", std::size_t{16} << 20);
+}
+
+/// The header and the row of `id`.
+std::string table_of(const std::string& id) {
+  const std::string text = shipped_text();
+  const std::size_t row = text.find("\n" + id + ",") + 1;
+  return text.substr(0, text.find('\n') + 1) + text.substr(row, text.find('\n', row) - row) + "\n";
+}
+
+LedgerRow row_of(const std::string& id) {
+  return read_ledger(CsvTable::parse(table_of(id), "rows.csv")).front();
+}
+
+TEST(LedgerParallel, EveryShippedRowReads) {
+  const auto rows = load_ledger(data_dir() / "published" / "parallel.csv");
+  EXPECT_EQ(rows.size(), 754U);
+  EXPECT_EQ(std::count_if(rows.begin(), rows.end(),
+                          [](const LedgerRow& row) { return row.out_of_memory; }),
+            154);
+  for (const LedgerRow& row : rows) {
+    EXPECT_EQ(row.plan.gpus % row.plan.parallel.replica(), 0) << row.id;
+    EXPECT_FALSE(row.quality.empty()) << row.id;
+  }
+}
+
+TEST(LedgerParallel, RowsSayTheirParallelLayout) {
+  const LedgerRow row = row_of("p1074");
+  EXPECT_EQ(row.plan.parallel.tp, 4);
+  EXPECT_EQ(row.plan.parallel.pp, 8);
+  EXPECT_EQ(row.plan.parallel.virtual_stages, 8);
+  EXPECT_EQ(row.plan.parallel.cp, 2);
+  EXPECT_EQ(row.plan.parallel.schedule(), PipelineKind::kInterleaved);
+  EXPECT_EQ(row.plan.strategy, Strategy::kDistributedOptimizer);
+  const ClusterFile cluster = cluster_of(row);
+  EXPECT_EQ(cluster.cluster.gpus_per_node, 4);
+  EXPECT_EQ(cluster.cluster.nvlink_domain, 72) << "a tray of a rack that NVLink joins";
+}
+
+TEST(LedgerParallel, MachinesWithTablesOfTheirOwnTakeThem) {
+  const ClusterFile cluster = cluster_of(row_of("p1004"));
+  EXPECT_EQ(cluster.cluster.id, "simumax-b200");
+  EXPECT_FALSE(cluster.measured_products.empty());
+  EXPECT_TRUE(published_machine("somebody else", "b200").empty());
+}
+
+TEST(LedgerParallel, SoftwareThatDoesNotShipHasAStandIn) {
+  EXPECT_EQ(shipped_stack("megatron-core"), "megatron-core");
+  EXPECT_EQ(shipped_stack("meta"), "megatron-core");
+  EXPECT_EQ(shipped_stack("hai-llm"), "megatron-core");
+  EXPECT_EQ(shipped_stack("nobody's"), "");
+  EXPECT_EQ(row_of("p1148").stack_called, "megatron-lm");
+}
+
+TEST(LedgerParallel, ReleasesTakeThePresetThatFitsThemBest) {
+  const auto preset = [](const std::string& version) {
+    return load_preset("megatron-core", version).stack.id;
+  };
+  EXPECT_EQ(preset("NeMo 24.07 with vboost"), "megatron-core-nemo-24");
+  EXPECT_EQ(preset("NeMo 24.03"), "megatron-core-nemo-24.03");
+  EXPECT_EQ(preset("25.05"), "megatron-core-nemo");
+  EXPECT_EQ(preset("NeMo 26.06"), "megatron-core-nemo-26.06");
+  EXPECT_EQ(preset("NeMo 26.06.01"), "megatron-core-nemo-26.06.01");
+  EXPECT_EQ(preset("TE 2.11, torch 2.10"), "megatron-core");
+  EXPECT_EQ(preset(""), "megatron-core");
+  for (const char* name : {"megatron-core-nemo-26.06", "nemo-mlperf"}) {
+    EXPECT_EQ(load_stack(name).stack.family, "megatron-core") << name;
+  }
+  EXPECT_EQ(load_preset("megatron-core", "NeMo 26.06.01").stack.family, "megatron-core");
+  for (const char* name : {"megatron-core", "aleph-alpha", "nanotron", "maxtext", "paxml"}) {
+    EXPECT_EQ(load_stack(name).stack.family, name) << "no preset of its base";
+  }
+}
+
+TEST(LedgerParallel, WhatPyTorchHasSinceAMonthHoldsForEagerSoftwareOfLaterOnes) {
+  const auto preset = [](const std::string& version) {
+    return load_preset("torch-eager", version).stack.id;
+  };
+  EXPECT_EQ(preset("2025-11"), "torch-eager-2025-11");
+  EXPECT_EQ(preset("somebody's trainer 2026-08"), "torch-eager-2025-11");
+  EXPECT_EQ(preset("torchtitan 2025-10"), "torch-eager");
+  EXPECT_EQ(preset("torchtitan 2025-03"), "torch-eager-2025-03");
+  EXPECT_EQ(preset("torchtitan after 2024-10-22"), "torch-eager");
+  EXPECT_EQ(preset("2026"), "torch-eager") << "no month";
+  EXPECT_EQ(load_preset("torch-compile", "somebody's trainer 2026-08").stack.id, "torch-compile");
+}
+
+TEST(LedgerParallel, WhatRowsLeaveOutTheirSoftwareSays) {
+  const LedgerRow nemo = row_of("p0101");  // fp8, delayed; says neither
+  EXPECT_EQ(nemo.plan.reduce_dtype, DType::kBf16);
+  EXPECT_TRUE(nemo.plan.numerics.fp8_params);
+  EXPECT_TRUE(row_of("p1175").plan.numerics.fp8_params) << "a later preset";
+  const LedgerRow wide = row_of("p0096");  // bf16
+  EXPECT_FALSE(wide.plan.numerics.fp8_params);
+  const LedgerRow block = row_of("p1379");  // block scales
+  EXPECT_FALSE(block.plan.numerics.fp8_params);
+  const LedgerRow other = row_of("p1004");  // says fp32, of no release that is known
+  EXPECT_EQ(other.plan.reduce_dtype, DType::kFp32);
+  const LedgerRow pax = row_of("p0091");
+  EXPECT_EQ(pax.plan.recompute, Recompute::kFull);
+  EXPECT_EQ(pax.plan.ckpt_layers, pax.model.layers);
+}
+
+TEST(LedgerParallel, RecipesOfDeepSeekNameADispatcherUnlessTokensAreDropped) {
+  const LedgerRow dropless = row_of("p1379");  // says neither dispatcher nor recomputation
+  EXPECT_EQ(dropless.plan.parallel.dispatcher, Dispatcher::kDeepEp);
+  EXPECT_EQ(recompute_name(dropless.plan), "mla_up_proj");
+  const LedgerRow dropped = row_of("p1371");
+  EXPECT_EQ(dropped.plan.parallel.dispatcher, std::nullopt);
+  EXPECT_EQ(recompute_name(dropped.plan), "mla_up_proj");
+  const LedgerRow other = row_of("p1318");  // Qwen3-30B
+  EXPECT_EQ(other.plan.parallel.dispatcher, std::nullopt);
+  EXPECT_EQ(other.plan.recompute, Recompute::kNone);
+  EXPECT_EQ(row_of("p1158").plan.parallel.dispatcher, Dispatcher::kHybridEp) << "says so";
+  // DeepEP does not run across the trays of an NVL72 rack.
+  EXPECT_EQ(row_of("p1337").plan.parallel.dispatcher, Dispatcher::kHybridEp);
+  EXPECT_EQ(row_of("p1340").plan.parallel.dispatcher, Dispatcher::kHybridEp) << "Qwen3-235B";
+  EXPECT_EQ(row_of("p1338").plan.parallel.dispatcher, std::nullopt) << "GPT-OSS-120B";
+}
+
+TEST(LedgerParallel, RowsWithWordsOfLaterVersionsSaySoAndLeaveTheOthers) {
+  const std::string known = table_of("p1074");
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"pp_schedule", "interleaved"}, {"attention", "flash"}, {"mlp", "swiglu"}, {"outcome", "ok"}};
+  for (const auto& [column, word] : words) {
+    std::string text = known;
+    const std::size_t at = text.find("," + word + ",", text.find('\n'));
+    ASSERT_NE(at, std::string::npos) << column;
+    text.replace(at, word.size() + 2, ",backwards,");
+    const std::vector<LedgerRow> rows = read_ledger(CsvTable::parse(text, "rows.csv"));
+    ASSERT_EQ(rows.size(), 1U);
+    EXPECT_EQ(rows.front().unsupported, column + " is backwards, which is not known");
+  }
+}
+
+TEST(LedgerParallel, OneChunkAStageIsNotInterleaved) {
+  const LedgerRow row = row_of("p1140");  // interleaved, but how many chunks is not published
+  EXPECT_EQ(row.unsupported, "");
+  EXPECT_EQ(row.plan.parallel.schedule(), PipelineKind::kOneForwardOneBackward);
+  EXPECT_EQ(row_of("p1074").plan.parallel.schedule(), PipelineKind::kInterleaved);
+}
+
+}  // namespace
+
+// What a row of a ledger trained: every weight, or adapters of a rank over frozen ones.
+
+namespace {
+
+/// The first LoRA row of the shipped strangers, with `was` replaced, and more columns behind it.
+LedgerRow changed(const std::string& was, const std::string& is, const std::string& columns = "",
+                  const std::string& values = "") {
+  const std::string text = read_file(data_dir() / "published" / "strangers_lora.csv", 1 << 20);
+  const std::size_t header_end = text.find('\n'), row_end = text.find('\n', header_end + 1);
+  std::string row = text.substr(header_end, row_end - header_end);
+  const std::size_t at = row.find(was);
+  EXPECT_NE(at, std::string::npos) << was;
+  row.replace(at, was.size(), is);
+  return read_ledger(CsvTable::parse(text.substr(0, header_end) + columns + row + values + "\n",
+                                     "strangers_lora.csv"))
+      .front();
+}
+
+TEST(LedgerTask, ShippedStrangersTrainAdaptersWhereTheySay) {
+  std::size_t adapters = 0;
+  for (const LedgerRow& row : load_strangers()) {
+    EXPECT_EQ(row.unsupported, "") << row.id;
+    adapters += row.plan.numerics.lora == 16;
+    EXPECT_TRUE(row.plan.numerics.lora == 0 || row.plan.numerics.lora == 16) << row.id;
+  }
+  EXPECT_EQ(load_strangers().size(), 32U);
+  EXPECT_EQ(adapters, 6U);
+}
+
+TEST(LedgerTask, RanksStandInAColumnOrInTheNotes) {
+  EXPECT_EQ(changed("LoRA dim 16", "LoRA dim 8").plan.numerics.lora, 8);
+  EXPECT_EQ(changed("LoRA dim 16", "LoRA").plan.numerics.lora, 16) << "the usual rank";
+  EXPECT_EQ(changed("LoRA dim 16", "LoRA dim 8", ",lora_rank", ",64").plan.numerics.lora, 64);
+  EXPECT_THROW(changed("lora", "lora", ",lora_rank", ",0"), Error);
+  EXPECT_THROW(changed("lora", "lora", ",lora_rank", ",many"), Error);
+}
+
+TEST(LedgerTask, MatricesStandInAColumnOrInTheNotes) {
+  const std::string notes = "LoRA dim 16 on all projections";
+  EXPECT_EQ(changed(notes, notes).adapted, "all");
+  EXPECT_EQ(changed(notes, "LoRA dim 16 on linear_qkv").adapted, "qkv");
+  EXPECT_EQ(changed(notes, "LoRA dim 16: linear_qkv linear_proj").adapted, "attention");
+  EXPECT_EQ(changed(notes, "LoRA dim 16").adapted, "") << "as the software does";
+  const LedgerRow row = changed(notes, notes, ",lora_modules", ",qkv");
+  EXPECT_EQ(row.adapted, "qkv");
+  EXPECT_EQ(stack_of(row).stack.parallel.adapted, "qkv");
+  EXPECT_EQ(changed(notes, notes, ",lora_modules", ",mlp").unsupported,
+            "lora_modules is mlp, which is not known");
+}
+
+TEST(LedgerTask, TasksAreThoseOfTheCommandLine) {
+  EXPECT_EQ(changed(",lora,", ",sft,").plan.numerics.lora, 0);
+  EXPECT_EQ(changed(",lora,", ",qlora,").plan.numerics.quantize, Quantize::kNf4);
+  EXPECT_EQ(changed(",lora,", ",qlora,", ",quantize", ",int8").plan.numerics.quantize,
+            Quantize::kInt8);
+  EXPECT_EQ(changed(",lora,", ",dpo,").unsupported, "task is dpo, which is not known");
+  EXPECT_EQ(changed(",lora,", ",qlora,", ",quantize", ",int3").unsupported,
+            "quantize is int3, which is not known");
+}
+
+}  // namespace
+
+// Guards profiles/ledger/ledger_profile.h and stack_of: what a row's circumstances and the name of
+// its software make of its profile.
+
+namespace {
+
+using ::testing::HasSubstr;
+using testing::refusal_of;
+
+TEST(RowCircumstances, CappedBoardsLowerClocks) {
+  LedgerRow row = published_run("b200", "NeMo 26.06");
+  const Profile whole = profile_of(row);
+  row.power_limit_w = 750;
+  const Profile capped = profile_of(row);
+  const double clocks =
+      capped.cost.gemm.values.sustained_factor / whole.cost.gemm.values.sustained_factor;
+  EXPECT_GT(clocks, 0.8);
+  EXPECT_LT(clocks, 0.9);
+  EXPECT_NEAR(capped.attention().forward_flops, clocks * whole.attention().forward_flops,
+              1e-6 * whole.attention().forward_flops);
+  EXPECT_EQ(profile_of(row, {"cost.gemm.sustained_factor=0.7"}).cost.gemm.values.sustained_factor,
+            0.7);
+  EXPECT_NE(machine_key(row), machine_key(published_run("b200", "NeMo 26.06")));
+  row.power_limit_w = 1200;
+  EXPECT_THAT(refusal_of([&] { profile_of(row); }), HasSubstr("1000, the board power of b200"));
+}
+
+TEST(RowSoftware, NamesOfSoftwareAndLaterReleasesHaveTheirPresets) {
+  LedgerRow row = published_run("gb200", "NeMo 26.10");
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo-26.06") << "what came with 26.06 stays";
+  row.software = "NeMo 26.04.01";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo");
+  row.software = "Megatron-LM 2026-08";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core");
+  row.software = "";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core");
+  row.stack_called = "megatron-bridge";
+  EXPECT_EQ(stack_of(row).stack.id, "megatron-core-nemo") << "as its recipes set it";
+}
+
+}  // namespace
+
+// Guards profiles/ledger/ledger_profile.h: older releases reach less of a young GPU's products in
+// few bits.
+
+namespace {
+
+double fp8_share(const LedgerRow& row, const std::vector<std::string>& overrides = {}) {
+  return profile_of(row, overrides).cost.low_precision.values.fp8_share;
+}
+
+TEST(SoftwareAge, OlderReleasesReachLessOfAYoungGpu) {
+  const double newest = fp8_share(published_run("gb200", "NeMo 26.06"));
+  const double older = fp8_share(published_run("gb200", "NeMo 25.09"));
+  const double lost = software_age().lost_a_month;
+  EXPECT_GT(lost, 0);
+  EXPECT_NEAR(older, newest * (1 - 9 * lost), 1e-12);
+  EXPECT_EQ(fp8_share(published_run("gb200", "NeMo 27.01")), newest) << "nothing grows unseen";
+  EXPECT_EQ(fp8_share(published_run("gb200", "NeMo 24.09")),
+            fp8_share(published_run("gb200", "NeMo 25.04")))
+      << "nor is anything lost before the oldest that was seen";
+  EXPECT_EQ(fp8_share(published_run("gb200", "")), newest) << "no month is today";
+}
+
+TEST(SoftwareAge, GrownGpusHaveNoAge) {
+  EXPECT_EQ(fp8_share(published_run("h100-80g", "NeMo 25.09")),
+            fp8_share(published_run("h100-80g", "NeMo 26.06")));
+}
+
+TEST(SoftwareAge, ReleasesWithoutAMonthAreKnownByTheirStack) {
+  LedgerRow row = published_run("gb200", "5.0");
+  row.plan.stack = "nemo-mlperf";
+  EXPECT_NEAR(software_age().kept(row), 1 - 14 * software_age().lost_a_month, 1e-12);
+  row.software = "7.0";
+  EXPECT_EQ(software_age().kept(row), 1);
+}
+
+TEST(SoftwareAge, OverridesWin) {
+  EXPECT_EQ(fp8_share(published_run("gb200", "NeMo 25.09"), {"cost.low_precision.fp8_share=0.5"}),
+            0.5);
+}
+
+}  // namespace
+
 }  // namespace shardwright::profiles

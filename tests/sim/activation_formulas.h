@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "sim/program/expert_program.h"
-#include "sim/program/loss_chunk.h"
+#include "sim/program/list_pass.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/program_writer.h"
-#include "sim/program/real.h"
 
 namespace shardwright::sim::formulas {
 

@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include "profiles/data_dir.h"
-#include "sim/check_modelled.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/cost/gemm_cost.h"

@@ -9,7 +9,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
-#include "profiles/uncertainty/anchored_uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 

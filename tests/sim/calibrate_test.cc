@@ -8,10 +8,9 @@
 
 #include <algorithm>
 
-#include "sim/calibrate/drift.h"
-#include "sim/calibrate/host_costs.h"
 #include "sim/calibrate/next_measurement.h"
 #include "sim/calibrate/rows.h"
+#include "sim/calibrate/stack_from_trace.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/sim/synthetic_machine.h"

@@ -7,7 +7,6 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/stack_file.h"
-#include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/uncertainty/model_parallel_uncertainty.h"
-#include "profiles/uncertainty/novelty_widths.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/error.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"

@@ -12,7 +12,7 @@
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
-#include "sim/explain/routing_price.h"
+#include "sim/explain/explain.h"
 #include "sim/predict.h"
 #include "sim/program/expert_program.h"
 

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "profiles/profile.h"
-#include "sim/core/model_units.h"
+#include "sim/core/local_shape.h"
 #include "sim/core/strategy.h"
 #include "sim/memory/stage_memory.h"
 #include "sim/program/adapters.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/optimizer_state.h"
 #include "sim/program/program_writer.h"
-#include "sim/program/real.h"
 #include "sim/program/stages.h"
 #include "sim/strategies/lower.h"
 

@@ -7,8 +7,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf/config.h"
-#include "sim/memory/chunk_memory.h"
-#include "sim/memory/reserved.h"
+#include "sim/memory/memory.h"
 #include "tests/sim/activation_formulas.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_formulas.h"

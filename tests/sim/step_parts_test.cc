@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/cost/scale.h"
+#include "sim/cost/cost.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/support/not_empty.h"

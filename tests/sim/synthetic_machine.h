@@ -11,7 +11,7 @@
 #include "profiles/observation.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/parameters.h"
-#include "sim/calibrate/row_time.h"
+#include "sim/calibrate/rows.h"
 
 namespace shardwright::sim::synthetic {
 

@@ -9,7 +9,7 @@
 
 #include "profiles/profile.h"
 #include "sim/accounting.h"
-#include "sim/core/base/seconds.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/layout.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/gemm_cost.h"

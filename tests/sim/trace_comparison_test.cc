@@ -12,8 +12,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
-#include "sim/trace/norm_meetings.h"
-#include "sim/trace/sent_messages.h"
+#include "sim/trace/observations.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/tiny_models.h"

@@ -9,7 +9,6 @@
 #include <map>
 
 #include "sim/core/base/parse_number.h"
-#include "sim/core/base/parse_value.h"
 #include "sim/core/strategy.h"
 
 namespace shardwright::testing {

@@ -23,7 +23,7 @@
 #include "tests/support/parameter_name.h"
 #include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
-#include "tuner/advice/scenarios.h"
+#include "tuner/advice/robustness.h"
 #include "tuner/search/tuning.h"
 
 namespace shardwright::tuner {

@@ -15,7 +15,6 @@
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/every_plan.h"
-#include "tuner/search/dimensions.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -16,7 +16,7 @@
 #include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
 #include "tests/tuner/models.h"
-#include "tuner/advice/scenarios.h"
+#include "tuner/advice/robustness.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/runs/whole_run_score.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "profiles/data_file.h"
-#include "tuner/runs/whole_run_layout.h"
+#include "tuner/runs/whole_run.h"
 
 namespace shardwright::tuner {
 namespace {

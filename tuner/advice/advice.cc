@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/advice/advice.h"
 
+#include <fmt/core.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "sim/core/base/error.h"
 #include "sim/core/units.h"
-#include "tuner/advice/changes.h"
 #include "tuner/search/space.h"
 #include "tuner/search/steps.h"
 
@@ -394,6 +397,189 @@ std::vector<Way> ways_out(const Model& model, const profiles::Profile& profile,
   Asking asking{&profile, {}, false, stop, {}, {}};
   asking.best = [&](const Request& changed, const AskedTerms&) { return answering(changed); };
   return ways_by(asking, model, request, count);
+}
+
+namespace {
+
+std::optional<Found> answered(const Answering& answering, const Request& request) {
+  try {
+    return answering(request);
+  } catch (const InvalidPlan&) {  // no framework has such a plan
+    return std::nullopt;
+  }
+}
+
+/// With the loss in pieces where nothing else fits.
+void keep_adapters(const std::string& what, const std::string& flags, Request changed,
+                   const Answering& answering, std::vector<Way>& ways) {
+  std::optional<Found> found = answered(answering, changed);
+  Way way;
+  way.what = what;
+  way.flags = flags;
+  if (!found && !changed.loss_chunks) {
+    changed.loss_chunks = kLossChunks;
+    found = answered(answering, changed);
+    way.what += ", the loss in pieces";
+    way.flags += fmt::format(" --loss-chunks {}", kLossChunks);
+  }
+  if (!found) return;
+  way.request = std::move(changed);
+  set_plan(way, *std::move(found));
+  ways.push_back(std::move(way));
+}
+
+}  // namespace
+
+std::int64_t fine_tuning_batch(std::int64_t gpus) {
+  constexpr std::int64_t kUsual = 16;
+  return ceil_div(kUsual, gpus) * gpus;
+}
+
+bool trains_adapters(const Way& way) {
+  return way.plan.plan().numerics.lora > 0;
+}
+
+void rank_ways(std::vector<Way>& ways, std::int64_t gpus) {
+  constexpr std::int64_t kNode = 8;  // beyond which nobody gives up training the model itself
+  const auto rank = [&](const Way& way) {
+    const bool more = way.request.gpus > gpus, adapters = trains_adapters(way);
+    const int group = adapters ? (gpus <= kNode ? 1 : 3) : (more ? 2 : 0);
+    return std::make_pair(group, way.gpu_s_per_token);
+  };
+  std::stable_sort(ways.begin(), ways.end(),
+                   [&](const Way& a, const Way& b) { return rank(a) < rank(b); });
+}
+
+std::vector<Way> adapter_ways(const Request& request, const Answering& answering) {
+  std::vector<Way> ways;
+  if (request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone) return ways;
+  Request changed = request;
+  if (!request.global_batch) changed.global_batch = fine_tuning_batch(request.gpus);
+  changed.micro_batch.reset();
+  changed.grad_accum.reset();
+  const std::int64_t rank = request.parallel.lora.value_or(kUsualLoraRank);
+  changed.parallel.lora = rank;
+  changed.seq_len = request.adapters_seq_len.value_or(request.seq_len);
+  std::string sequences;
+  if (changed.seq_len != request.seq_len)
+    sequences = fmt::format(" on sequences of {}", changed.seq_len);
+  if (!request.parallel.lora)
+    keep_adapters(fmt::format("LoRA of rank {}{}", rank, sequences), "--task lora", changed,
+                  answering, ways);
+  for (const Quantize quantize : {Quantize::kInt8, Quantize::kNf4}) {
+    changed.parallel.quantize = quantize;
+    const std::string_view name = name_of(quantize);
+    keep_adapters(fmt::format("QLoRA of rank {} over {}{}", rank, name, sequences),
+                  fmt::format("--task qlora --quantize {}", name), changed, answering, ways);
+  }
+  return ways;
+}
+
+std::vector<OtherStrategy> other_strategies(Search& search, const Space& space,
+                                            const Found& choice) {
+  const Plan& chosen = choice.plan();
+  std::vector<OtherStrategy> others;
+  for (const Strategy strategy : space.strategies) {
+    if (strategy == chosen.strategy) continue;
+    OtherStrategy other;
+    other.strategy = strategy;
+    const auto wanted = [&, strategy](const Plan& plan) {
+      return plan.strategy == strategy && plan.stack == chosen.stack &&
+             plan.parallel == chosen.parallel &&
+             plan.numerics.precision == chosen.numerics.precision;
+    };
+    std::vector<Found> best = search.best(1, wanted);
+    if (!best.empty()) {
+      other.cost = best.front().score / choice.score - 1;
+      other.best = std::move(best.front());
+    } else if (const std::optional<Overshoot> nearest = search.nearest(wanted)) {
+      other.closest = search.judge({nearest->plan}, nearest->framework).front();
+    } else {
+      continue;  // stopped before any of its plans was looked at, or none makes sense
+    }
+    others.push_back(std::move(other));
+  }
+  std::stable_sort(others.begin(), others.end(), [](const auto& a, const auto& b) {
+    if (a.best.has_value() != b.best.has_value()) return a.best.has_value();
+    return a.best ? a.cost < b.cost : a.closest->excess_bytes < b.closest->excess_bytes;
+  });
+  return others;
+}
+
+namespace {
+
+Sweep tuned(const Model& model, const Offer& offer, const SizingJob& job, std::int64_t gpus,
+            Strategy strategy) {
+  SizingJob own = job;
+  own.fixed.strategies = {strategy};
+  own.gpus = gpus;
+  return sweep(model, {offer}, own);
+}
+
+sim::Prediction best_plan(const Model& model, const Offer& offer, const SizingJob& job,
+                          std::int64_t gpus, Strategy strategy) {
+  Sweep result = tuned(model, offer, job, gpus, strategy);
+  if (!result.options.empty()) return std::move(result.options.front().prediction);
+  const LeftOut& why = result.left_out.front();
+  throw Error(fmt::format("--compare: {} has no plan on {} GPUs of {}: {}", name_of(strategy), gpus,
+                          offer.name, why.reason),
+              why.lack == Lack::kMemory ? ExitCode::kInfeasible : ExitCode::kBadInput);
+}
+
+/// The fewest whole nodes, below the fleet, on which the faster strategy is no slower; each GPU has
+/// as many sequences as in the fleet.
+void find_whole_nodes(const Model& model, const Offer& offer, const SizingJob& job,
+                      Savings& savings) {
+  constexpr int kTries = 32;
+  const std::int64_t node = std::min(offer.profile.cluster.gpus_per_node, savings.gpus);
+  const Plan& plan = savings.faster.plan;
+  savings.whole_node_gpus = savings.gpus;
+  savings.whole_node_tokens_per_s = savings.faster.time.tokens_per_s;
+  const double nodes = savings.equal.gpus_needed / static_cast<double>(node);
+  std::int64_t gpus = std::max<std::int64_t>(1, static_cast<std::int64_t>(nodes)) * node;
+  for (int i = 0; i < kTries && gpus < savings.gpus; ++i, gpus += node) {
+    SizingJob own = job;
+    if (!own.fixed.micro_batch || !own.fixed.grad_accum)
+      own.fixed.global_batch = plan.micro_batch * plan.grad_accum * gpus;
+    const Sweep result = tuned(model, offer, own, gpus, plan.strategy);
+    if (result.options.empty()) continue;
+    const double tokens_per_s = result.options.front().prediction.time.tokens_per_s;
+    if (tokens_per_s < savings.slower.time.tokens_per_s) continue;
+    savings.whole_node_gpus = gpus;
+    savings.whole_node_tokens_per_s = tokens_per_s;
+    return;
+  }
+}
+
+}  // namespace
+
+EqualThroughput equal_throughput(double gpus, double faster_tokens_per_gpu_s,
+                                 double slower_tokens_per_gpu_s, double usd_per_gpu_hour) {
+  EqualThroughput equal;
+  equal.gpus_needed = gpus * slower_tokens_per_gpu_s / faster_tokens_per_gpu_s;
+  equal.gpus_saved = gpus - equal.gpus_needed;
+  if (usd_per_gpu_hour > 0)
+    equal.usd_per_month = equal.gpus_saved * usd_per_gpu_hour * kHoursPerMonth;
+  return equal;
+}
+
+Savings compare_strategies(const Model& model, const std::vector<Offer>& offers, std::size_t offer,
+                           const SizingJob& job, std::int64_t gpus,
+                           const std::array<Strategy, 2>& strategies) {
+  const Offer& at = offers[offer];
+  Savings savings;
+  savings.offer = offer;
+  savings.gpus = gpus;
+  savings.faster = best_plan(model, at, job, gpus, strategies[0]);
+  savings.slower = best_plan(model, at, job, gpus, strategies[1]);
+  if (savings.faster.time.tokens_per_s < savings.slower.time.tokens_per_s)
+    std::swap(savings.faster, savings.slower);
+  savings.equal = equal_throughput(static_cast<double>(gpus), savings.faster.time.tokens_per_gpu_s,
+                                   savings.slower.time.tokens_per_gpu_s, at.usd_per_gpu_hour);
+  savings.executed_alike =
+      executed_as(strategies[0], at.profile.stack) == executed_as(strategies[1], at.profile.stack);
+  find_whole_nodes(model, at, job, savings);
+  return savings;
 }
 
 }  // namespace shardwright::tuner

@@ -5,14 +5,50 @@
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "profiles/operations.h"
+#include "sim/core/base/check.h"
 #include "sim/core/base/portable_math.h"
-#include "tuner/runs/critical_batch.h"
-#include "tuner/runs/same_model.h"
-#include "tuner/search/objective.h"
+#include "tuner/search/request.h"
 
 namespace shardwright::tuner {
+
+double young_interval_s(double checkpoint_s, double mtbf_s) {
+  return std::sqrt(2 * checkpoint_s * mtbf_s);
+}
+
+double daly_interval_s(double checkpoint_s, double mtbf_s) {
+  if (checkpoint_s >= 2 * mtbf_s) return mtbf_s;
+  const double half = checkpoint_s / (2 * mtbf_s);
+  return young_interval_s(checkpoint_s, mtbf_s) * (1 + std::sqrt(half) / 3 + half / 9) -
+         checkpoint_s;
+}
+
+double goodput_at(double interval_s, double checkpoint_s, double restart_s, double mtbf_s) {
+  const double x = interval_s / mtbf_s;
+  return x / (portable_exp(restart_s / mtbf_s) * portable_expm1(x + checkpoint_s / mtbf_s));
+}
+
+Bytes checkpoint_bytes(const Model& model, const Plan& plan) {
+  return count_parameters(model).total(model.layers) *
+         (bytes_of(plan.master_dtype) + 2 * bytes_of(plan.moment_dtype));
+}
+
+Goodput goodput_of(const Outages& outages, std::int64_t gpus) {
+  SHARDWRIGHT_CHECK(outages.mtbf_gpu_hours > 0 && outages.checkpoint_s > 0 && gpus > 0,
+                    "mtbf {} h, checkpoint {} s, {} GPUs", outages.mtbf_gpu_hours,
+                    outages.checkpoint_s, gpus);
+  Goodput goodput;
+  goodput.mtbf_s = outages.mtbf_gpu_hours * 3600 / static_cast<double>(gpus);
+  goodput.checkpoint_s = outages.checkpoint_s;
+  goodput.interval_s =
+      std::max(outages.least_interval_s, daly_interval_s(outages.checkpoint_s, goodput.mtbf_s));
+  goodput.share =
+      goodput_at(goodput.interval_s, outages.checkpoint_s, outages.restart_s, goodput.mtbf_s);
+  return goodput;
+}
+
 namespace {
 
 constexpr double kDaySeconds = 86400;
@@ -191,6 +227,59 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
   cost.whole_mfu = 6 * active * conditions.tokens / (cost.gpu_hours * 3600 * peak_flops);
   add_money(cost, plan.gpus, price);
   return cost;
+}
+
+double expected_loss(const Model& model, double tokens, const profiles::Operations& constants) {
+  const ParameterCounts counts = count_parameters(model);
+  const std::int64_t of_layers =
+      counts.all_layers > 0 ? counts.all_layers : model.layers * counts.layer();
+  const auto parameters = static_cast<double>(of_layers + counts.final_norm);
+  const double by_size = portable_pow(constants.parameters_c / parameters,
+                                      constants.parameters_exponent / constants.tokens_exponent);
+  return portable_pow(by_size + constants.tokens_c / tokens, constants.tokens_exponent);
+}
+
+double critical_tokens(const profiles::BatchLaw& law, const Model& model, double tokens,
+                       const profiles::Operations& constants) {
+  if (!law.by_loss) return law.coefficient * portable_pow(tokens, law.tokens_exponent);
+  return constants.batch_c /
+         portable_pow(expected_loss(model, tokens, constants), 1 / constants.batch_exponent);
+}
+
+double critical_tokens(const Model& model, double tokens, const profiles::Operations& constants) {
+  return critical_tokens(profiles::load_critical_batch().chosen(), model, tokens, constants);
+}
+
+CriticalTokens critical_range(const profiles::CriticalBatch& fitted, const Model& model,
+                              double tokens, const profiles::Operations& constants) {
+  const profiles::BatchLaw& chosen = fitted.chosen();
+  CriticalTokens result;
+  result.middle = critical_tokens(chosen, model, tokens, constants);
+  result.range = {result.middle, result.middle};
+  result.published = chosen.greatest_share;
+  result.words = chosen.words;
+  for (const profiles::BatchLaw& law : fitted.laws) {
+    if (law.id == chosen.id || law.beyond > 0) continue;
+    const double other = critical_tokens(law, model, tokens, constants);
+    result.range = {std::min(result.range[0], other), std::max(result.range[1], other)};
+    result.words += "; " + law.words;
+  }
+  return result;
+}
+
+std::vector<profiles::WholeRun> trainings_of(const Model& model,
+                                             std::vector<profiles::WholeRun> runs) {
+  std::erase_if(runs, [&](const profiles::WholeRun& run) {
+    if (!run.not_scorable.empty() || !run.model) return true;
+    const Model& other = *run.model;
+    return other.layers != model.layers || other.hidden != model.hidden ||
+           other.heads != model.heads || other.kv_heads != model.kv_heads ||
+           other.ffn != model.ffn || other.vocab != model.vocab ||
+           other.experts.count != model.experts.count ||
+           other.experts.per_token != model.experts.per_token ||
+           other.experts.ffn != model.experts.ffn;
+  });
+  return runs;
 }
 
 }  // namespace shardwright::tuner

@@ -7,8 +7,66 @@
 #include <utility>
 
 #include "sim/core/base/check.h"
+#include "sim/memory/memory.h"
 
 namespace shardwright::tuner {
+
+Simulator::Simulator(const Model& model, const profiles::Profile& profile,
+                     std::unique_ptr<sim::Predictor> predictor)
+    : model_(model), profile_(profile), predictor_(std::move(predictor)) {}
+
+sim::Predictor& Simulator::predictor() {
+  if (!predictor_) predictor_ = std::make_unique<sim::Predictor>(model_, profile_);
+  return *predictor_;
+}
+
+sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& options) {
+  return predictor().predict(plan, options);
+}
+
+const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {
+  const auto [at, is_new] = families_.try_emplace(family);
+  if (is_new) at->second = predictor().bounds().family(plan);
+  return at->second;
+}
+
+double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
+  if (plan.parallel.pp > 1) return predictor().bounds().least_pipeline_s(plan);
+  return bounds(plan, family).least_s[static_cast<std::size_t>(plan.ckpt_layers)];
+}
+
+Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
+  if (plan.parallel.pp > 1) return least_bytes_or_too_many(plan);
+  return bounds(plan, family).least_bytes[static_cast<std::size_t>(plan.ckpt_layers)];
+}
+
+Bytes Simulator::least_bytes(const Plan& plan) {
+  return predictor().bounds().least_bytes(plan);
+}
+
+Bytes Simulator::least_bytes_or_too_many(const Plan& plan) {
+  return predictor().bounds().least_bytes_or_too_many(plan);
+}
+
+bool Simulator::knows_bytes(const Plan& plan) const {
+  return sim::knows_reserved(plan, profile_.stack);
+}
+
+std::unique_ptr<sim::Predictor> SimulatorPool::take(const std::string& physics) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::unique_ptr<sim::Predictor>>& free = at_rest_[physics];
+  if (free.empty()) return nullptr;
+  std::unique_ptr<sim::Predictor> predictor = std::move(free.back());
+  free.pop_back();
+  return predictor;
+}
+
+void SimulatorPool::give_back(const std::string& physics,
+                              std::unique_ptr<sim::Predictor> predictor) {
+  if (!predictor) return;
+  const std::lock_guard lock(mutex_);
+  at_rest_[physics].push_back(std::move(predictor));
+}
 
 namespace {
 

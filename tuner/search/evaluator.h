@@ -7,18 +7,98 @@
 // next. Not thread-safe: one Evaluator for each thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/bounds/bounds.h"
 #include "sim/core/model.h"
-#include "tuner/search/objective.h"
-#include "tuner/search/search_end.h"
-#include "tuner/search/simulator.h"
-#include "tuner/search/simulator_pool.h"
+#include "sim/core/plan.h"
+#include "sim/predict.h"
+#include "tuner/search/request.h"
 
 namespace shardwright::tuner {
+
+// How a search ends from outside, between two evaluations of plans.
+
+/// Thrown by an evaluation that is not wanted any more.
+struct SearchEnded {};
+
+struct SearchEnd {
+  const std::atomic<bool>* stop = nullptr;     // end with the best plan so far, once there is one
+  const std::atomic<bool>* give_up = nullptr;  // end without one, too
+  std::atomic<bool> has_plan{false};
+
+  bool is_stopped() const { return (stop != nullptr && stop->load()) || is_given_up(); }
+  bool is_given_up() const { return give_up != nullptr && give_up->load(); }
+  /// Within a search; outside one only giving up counts.
+  void check() const {
+    if (is_given_up() || (has_plan && is_stopped())) throw SearchEnded();
+  }
+  void check_given_up() const {
+    if (is_given_up()) throw SearchEnded();
+  }
+};
+
+// All that the tuner asks of the simulator about a plan: its prediction, and what is certain of its
+// time and memory before it is predicted.
+//
+// Nothing else of the tuner knows how a plan is simulated. Bounds are kept by family, a number that
+// plans share which differ only in how many layers they recompute.
+
+/// Of one thread. The model and the profile outlive it.
+class Simulator {
+ public:
+  Simulator(const Model& model, const profiles::Profile& profile,
+            std::unique_ptr<sim::Predictor> predictor = nullptr);
+
+  /// Throws Error when the plan contradicts the model or the cluster.
+  sim::Prediction predict(const Plan& plan, const sim::PredictOptions& options = {});
+  /// At most the time of its prediction; never less with more layers recomputed.
+  double least_step_s(const Plan& plan, std::uint64_t family);
+  /// At most what its prediction takes of a GPU, runtime included.
+  Bytes least_bytes(const Plan& plan, std::uint64_t family);
+  /// The same without its family.
+  Bytes least_bytes(const Plan& plan);
+  /// The same, or sooner less where that is too much already.
+  Bytes least_bytes_or_too_many(const Plan& plan);
+  /// Whether that is what it takes; otherwise the allocator has its say.
+  bool knows_bytes(const Plan& plan) const;
+  /// For another simulator of the same model and profile; this one is not used any more.
+  std::unique_ptr<sim::Predictor> give_up() { return std::move(predictor_); }
+
+ private:
+  /// Of a plan with one stage.
+  const sim::FamilyBounds& bounds(const Plan& plan, std::uint64_t family);
+  sim::Predictor& predictor();
+
+  const Model& model_;
+  const profiles::Profile& profile_;
+  std::unique_ptr<sim::Predictor> predictor_;  // made when it is first asked
+  std::unordered_map<std::uint64_t, sim::FamilyBounds> families_;
+};
+
+// Predictors between searches. What one has learned of a profile (programs, costs, units of
+// pipelines) serves every search of it: other batches and numbers of GPUs, other frameworks' plans
+// of the same stack, adverse scenarios that change no rate.
+
+/// Of one model. Thread-safe.
+class SimulatorPool {
+ public:
+  /// One of a profile that `physics` names; null where all are in use.
+  std::unique_ptr<sim::Predictor> take(const std::string& physics);
+  void give_back(const std::string& physics, std::unique_ptr<sim::Predictor> predictor);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::vector<std::unique_ptr<sim::Predictor>>> at_rest_;
+};
 
 struct Scenario {
   std::string name;  // "as predicted", "memory 5 % above the prediction"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::tuner {
 

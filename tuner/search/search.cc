@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the search knows of its candidates and how it learns more: bounds of all plans that
 // recompute nothing first, then, for those that are asked about, the ways to recompute,
-// simulations and full predictions. search_best.cc decides who is asked about, search_settle.cc how
+// simulations and full predictions. Best decides who is asked about, the others how
 // many layers must be recomputed where only the allocator's replay can tell.
 //
 // Recomputation only adds work, so a plan without it bounds all that recompute, and fewer layers
@@ -14,10 +14,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
+#include "tuner/search/space.h"
 
 namespace shardwright::tuner {
 
@@ -517,6 +519,465 @@ std::optional<Overshoot> Search::nearest(const Wanted& wanted) try {
                    settings_[closest.setting].framework};
 } catch (const SearchEnded&) {
   return std::nullopt;
+}
+
+// Which plans are best, and why nothing can be better.
+//
+// Every candidate has a key that is never above the score of its full prediction, nor above the key
+// of what it opens into, and only rises. The queue holds candidates by key. The one in front
+// decides what happens next:
+//
+//   kDrop     its kind has been reported, or it recomputes more than is wanted: it goes.
+//   kSettle   it is about to be judged or reported, and nobody knows yet how many layers must be
+//             recomputed: that is found first, which may put another one in its place.
+//   kReport   it is judged. Its key is its score, all other keys are no lower, and scores are never
+//             below keys: no plan that is left can be better. It is an answer.
+//   kLook     it is only promised to be good. It leaves the queue for the batch, where it waits for
+//             its next dearer judgement, or to be opened.
+//   kWorkOff  something is to be decided on the strength of the front while candidates are in the
+//             batch, whose new keys may put one of them in front; or the batch is full. All of the
+//             batch are looked at, and who was not rejected returns to the queue.
+//
+// The batch is there for the threads. Whoever joins it stood in front, so it would have been looked
+// at sooner or later unless one before it in the batch turns out to be an answer; rounds have fixed
+// sizes, small where judging is dear, so that little is wasted and the answer and its counts do not
+// depend on the number of threads.
+
+namespace {
+
+constexpr std::size_t kLooksPerJudgement = 8;
+
+auto kind_of(const Plan& plan, Recomputation recomputation) {
+  const Parallelism& p = plan.parallel;
+  Batch batch{plan.micro_batch, plan.grad_accum};
+  if (p.replica() * p.ep > 1) {  // what fits one way to share a replica does not fit another
+    batch = {};
+    recomputation = {};
+  }
+  return std::make_tuple(plan.strategy, plan.shard_group, p.tp, p.pp, p.cp, p.ep, p.etp,
+                         batch.micro_batch, batch.grad_accum, recomputation.recompute,
+                         recomputation.pieces, plan.reduce_dtype, plan.master_dtype,
+                         plan.moment_dtype, plan.numerics.precision, plan.numerics.optimizer);
+}
+using Kind = decltype(kind_of(Plan{}, {}));
+
+}  // namespace
+
+bool different(const Plan& a, const Plan& b) {
+  return kind_of(a, {a.recompute, a.pieces}) != kind_of(b, {b.recompute, b.pieces});
+}
+
+class Search::Best {
+ public:
+  struct Terms {
+    std::size_t count = 1;
+    std::optional<double> below = std::nullopt;
+    bool sparing = true;
+    double step = 0;  // of memory, that each answer takes less than the one before; 0: of any kind
+  };
+
+  Best(Search& search, const Terms& terms, const Wanted& wanted)
+      : search_(search), terms_(terms), wanted_(wanted) {
+    for (std::uint32_t i = 0; i < search_.candidates_.size(); ++i) {
+      if (candidate(i).stage == Stage::kGone) continue;
+      if (is_wanted(i)) queue_.push_back(i);
+    }
+    std::make_heap(queue_.begin(), queue_.end(), later_);
+  }
+
+  std::vector<Found> run() {
+    while (answers_.size() < terms_.count && (!queue_.empty() || !batch_.empty())) {
+      if (search_.stopped()) {
+        search_.cut_short_ = true;
+        answer_in_a_hurry();
+        if (!answers_.empty() || search_.end_.is_given_up()) break;
+      }
+      const Move move = next_move();
+      if (move == Move::kEnd) break;
+      try {
+        make(move);
+      } catch (const SearchEnded&) {
+        search_.cut_short_ = true;
+        answer_in_a_hurry();
+        break;
+      }
+    }
+    return std::move(answers_);
+  }
+
+ private:
+  enum class Move : std::uint8_t { kDrop, kSettle, kReport, kLook, kWorkOff, kEnd };
+
+  const Candidate& candidate(std::uint32_t i) const { return search_.candidates_[i]; }
+  const Setting& setting(std::uint32_t i) const { return search_.settings_[candidate(i).setting]; }
+  bool is_wanted(std::uint32_t i) const {
+    return !wanted_ || wanted_(search_.plan_of(candidate(i).setting));
+  }
+  bool spares(std::uint32_t i) const { return terms_.sparing && setting(i).spares; }
+
+  Kind kind(std::uint32_t i) const {
+    const Candidate& c = candidate(i);
+    if (c.policy == kNothing) return kind_of(search_.plan_of(c.setting), {Recompute::kNone, 0});
+    return kind_of(search_.plan_of(c.setting),
+                   search_.space(c.setting).recomputations[static_cast<std::size_t>(c.policy)]);
+  }
+
+  /// Whether looking at a candidate means judging it.
+  bool is_judged_next(std::uint32_t i) const {
+    const Stage stage = candidate(i).stage;
+    return stage == Stage::kSimulated || (stage == Stage::kBounded && !setting(i).replays);
+  }
+
+  bool is_dropped(std::uint32_t i) const {
+    const Candidate& c = candidate(i);
+    if (c.stage == Stage::kGone) return true;
+    if (spares(i) && search_.is_spare(c)) return true;
+    if (terms_.step > 0) return c.bytes > limit_ && c.followed && c.stage > Stage::kRest;
+    return !closed_.empty() && (c.stage > Stage::kRest || is_shared(i)) &&
+           closed_.contains(kind(i));
+  }
+  /// Whether recomputation does not tell plans of this setting apart.
+  bool is_shared(std::uint32_t i) const {
+    const Parallelism& p = search_.plan_of(candidate(i).setting).parallel;
+    return p.replica() * p.ep > 1;
+  }
+
+  Move next_move() const {
+    if (queue_.empty()) return Move::kWorkOff;
+    const std::uint32_t i = queue_.front();
+    const Candidate& front = candidate(i);
+    if (terms_.below && front.key >= *terms_.below)
+      return batch_.empty() ? Move::kEnd : Move::kWorkOff;
+    if (is_dropped(i)) return Move::kDrop;
+    const bool judged = front.stage == Stage::kJudged;
+    const bool judges = is_judged_next(i);
+    const bool settles = spares(i) && setting(i).replays && front.policy != kNothing &&
+                         (judged || judges) && !search_.is_settled(front);
+    const auto looks = static_cast<std::size_t>(search_.options_.looks_per_round);
+    const bool full =
+        batch_.size() >= looks ||
+        (judges && judgements_ >= std::max<std::size_t>(1, looks / kLooksPerJudgement));
+    if (!batch_.empty() && (judged || settles || full)) return Move::kWorkOff;
+    if (settles) return Move::kSettle;
+    // One that takes too much of the memory is looked at for those that follow it.
+    if (judged && front.bytes <= limit_) return Move::kReport;
+    return Move::kLook;
+  }
+
+  void make(Move move) {
+    switch (move) {
+      case Move::kDrop:
+        pop();
+        return;
+      case Move::kSettle:
+        settle();
+        return;
+      case Move::kReport:
+        report(pop());
+        return;
+      case Move::kLook:
+        judgements_ += is_judged_next(queue_.front()) ? 1 : 0;
+        batch_.push_back(pop());
+        return;
+      case Move::kWorkOff:
+        work_off();
+        return;
+      case Move::kEnd:
+        return;
+    }
+  }
+
+  std::uint32_t pop() {
+    std::pop_heap(queue_.begin(), queue_.end(), later_);
+    const std::uint32_t front = queue_.back();
+    queue_.pop_back();
+    return front;
+  }
+  void push(std::uint32_t i) {
+    queue_.push_back(i);
+    std::push_heap(queue_.begin(), queue_.end(), later_);
+  }
+
+  /// Of whoever is in front without the one that is.
+  double next_key() const {
+    double key = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 1; i < std::min<std::size_t>(3, queue_.size()); ++i)
+      key = std::min(key, candidate(queue_[i]).key);
+    return key;
+  }
+
+  void report(std::uint32_t i) {
+    answers_.push_back(search_.found(candidate(i)));
+    if (terms_.step > 0) {
+      limit_ = static_cast<Bytes>(static_cast<double>(candidate(i).bytes) * (1 - terms_.step));
+      if (!candidate(i).followed) push(i);  // for those that follow
+    } else {
+      closed_.insert(kind(i));
+    }
+  }
+
+  void settle() {
+    const auto count = static_cast<std::uint32_t>(search_.candidates_.size());
+    const std::uint32_t front = queue_.front();
+    search_.settled(candidate(front).setting, candidate(front).policy, next_key());
+    if (!search_.is_settled(candidate(front))) {  // another one asks again
+      pop();
+      search_.candidates_[front].stage = Stage::kGone;
+    }
+    for (auto i = count; i < search_.candidates_.size(); ++i) {
+      if (is_wanted(i)) push(i);
+    }
+  }
+
+  void work_off() {
+    const auto count = static_cast<std::uint32_t>(search_.candidates_.size());
+    search_.look_at(batch_, terms_.sparing, limit_);
+    for (const std::uint32_t i : batch_) {
+      if (candidate(i).stage != Stage::kGone) push(i);
+    }
+    for (auto i = count; i < search_.candidates_.size(); ++i) push(i);
+    batch_.clear();
+    judgements_ = 0;
+  }
+
+  /// Stopped: what has been predicted in full is good, though perhaps not the best.
+  void answer_in_a_hurry() {
+    std::vector<std::uint32_t> left;
+    for (const std::vector<std::uint32_t>* from : {&batch_, &queue_}) {
+      for (const std::uint32_t i : *from) {
+        if (candidate(i).stage == Stage::kJudged) left.push_back(i);
+      }
+    }
+    std::sort(left.begin(), left.end(), [this](auto a, auto b) { return later_(b, a); });
+    for (const std::uint32_t i : left) {
+      if (answers_.size() >= terms_.count) return;
+      if (!is_dropped(i)) report(i);
+    }
+    if (!answers_.empty()) return;
+    if (std::optional<Found> found = search_.best_so_far(wanted_))
+      answers_.push_back(std::move(*found));
+  }
+
+  struct Later {
+    const std::vector<Candidate>& candidates;
+    bool operator()(std::uint32_t a, std::uint32_t b) const {
+      const Candidate &x = candidates[a], &y = candidates[b];
+      return std::tie(x.key, x.bytes, x.setting, x.policy, x.step) >
+             std::tie(y.key, y.bytes, y.setting, y.policy, y.step);
+    }
+  };
+
+  Search& search_;
+  Terms terms_;
+  const Wanted& wanted_;
+  Later later_{search_.candidates_};
+  Bytes limit_ = std::numeric_limits<Bytes>::max();
+  std::set<Kind> closed_;             // reported already
+  std::vector<std::uint32_t> queue_;  // a heap, the best in front
+  std::vector<std::uint32_t> batch_;
+  std::size_t judgements_ = 0;  // of the batch
+  std::vector<Found> answers_;
+};
+
+std::vector<Found> Search::best(std::size_t count, const Wanted& wanted,
+                                std::optional<double> below) {
+  return Best(*this, {count, below}, wanted).run();
+}
+
+std::vector<Found> Search::pareto(const Wanted& wanted, std::size_t most, double step) {
+  return Best(*this, {most, std::nullopt, false, step}, wanted).run();
+}
+
+// How many layers a policy must recompute where only the replay of the allocator can tell.
+//
+// Replays are most of what a search costs where little fits, so most plans of a policy are never
+// replayed: memory falls with every layer that is recomputed. The allocator alone may turn that
+// round, by a few layers near the edge, which are replayed; whatever lies beyond them does as they
+// do. tests/tuner/search_test.cc replays all of them. A replay ends as soon as it shows that its
+// plan does not fit; by how much is asked only where nothing fits.
+
+namespace {
+
+constexpr std::int32_t kStepsAtOnce = 2;  // replayed, one for each of two threads
+constexpr std::int32_t kStepsAtEdge = 4;
+
+}  // namespace
+
+/// The first step of [begin, end) that fits, each judged in full.
+std::optional<std::int32_t> Search::first_that_fits(const Candidate& of, std::int32_t begin,
+                                                    std::int32_t end) {
+  std::vector<Candidate> unknown;
+  for (std::int32_t step = begin; step < end; ++step) {
+    Candidate at = of;
+    at.step = step;
+    if (!judged_.contains(key_of(at))) unknown.push_back(at);
+  }
+  std::vector<Judgement> judgements(unknown.size());
+  pool_.run(unknown.size(), [&](std::size_t worker, std::size_t i) {
+    judgements[i] = evaluator(worker, of.setting).judge_whether_fits(plan_of(unknown[i]));
+  });
+  for (std::size_t i = 0; i < unknown.size(); ++i) {
+    keep(unknown[i], std::move(judgements[i]));
+  }
+  for (std::int32_t step = begin; step < end; ++step) {
+    Candidate at = of;
+    at.step = step;
+    if (judged(at) != nullptr) return step;
+  }
+  return std::nullopt;
+}
+
+/// Whether not even those plans of a policy fit that recompute most.
+bool Search::is_hopeless(const Candidate& of) {
+  const std::int32_t end = steps(of) + 1;
+  const std::int32_t edge = std::max(of.step, end - kStepsAtEdge);
+  return !first_that_fits(of, end - 1, end) && !first_that_fits(of, edge, end - 1);
+}
+
+/// What a plan that fits takes beyond what its bound says.
+Bytes Search::allocator_bytes(Candidate of, std::int32_t step) {
+  of.step = step;
+  const Bytes least =
+      evaluator(0, of.setting).least_memory(plan_of(of), family_of(of.setting, of.policy)).bytes;
+  return judged(of)->prediction.memory.total_bytes - least;
+}
+
+/// The first step of [begin, end) that fits by its bound if the allocator takes so much beyond it;
+/// `end` where none does.
+std::int32_t Search::first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond) {
+  Evaluator& own = evaluator(0, of.setting);
+  const std::uint64_t family = family_of(of.setting, of.policy);
+  while (begin < end) {
+    const std::int32_t middle = begin + (end - begin) / 2;
+    of.step = middle;
+    if (own.least_memory(plan_of(of), family).excess_bytes + beyond <= 0) {
+      end = middle;
+    } else {
+      begin = middle + 1;
+    }
+  }
+  return end;
+}
+
+/// The step that recomputes least and fits, `of` the first whose bound does. Memory falls with
+/// every layer but for what the allocator makes of it, which a few layers more or less decide:
+/// those next to the edge are replayed one by one, the others are taken to do as the edge does.
+/// Where the edge is, a plan that fits tells: the allocator takes about as much of its neighbours.
+std::optional<std::int32_t> Search::least_that_fits(const Candidate& of, double give_up) {
+  const std::int32_t begin = of.step, end = steps(of) + 1;
+  if (const auto fits = first_that_fits(of, begin, begin + 1)) return fits;
+  if (begin + 1 == end || is_hopeless(of)) return std::nullopt;
+  std::int32_t low = begin + 1, found = end - 1;
+  for (Candidate at = of; at.step = found, judged(at) == nullptr;) --found;
+  std::int32_t stride = 0;  // beyond guesses that were wrong
+  while (low < found && !stopped()) {
+    const std::int32_t edge = first_with(of, low, found, allocator_bytes(of, found));
+    const std::int32_t guess = std::min(std::max(edge, low + stride), found - 1);
+    const std::int32_t first = std::max(low, guess + 1 - kStepsAtOnce);
+    if (const auto fits = first_that_fits(of, first, guess + 1)) {
+      found = *fits;
+      if (found > first) low = found;
+      continue;
+    }
+    low = guess + 1;
+    stride = 2 * stride + 1;
+    if (low < found && postpones(of, low, give_up)) return std::nullopt;
+  }
+  return first_that_fits(of, found - std::min(found - begin, kStepsAtEdge), found).value_or(found);
+}
+
+/// Whether the plan of this step, the first that may still fit, is no better than others promise to
+/// be; then it becomes a candidate, and the rest is asked again when it is in front.
+bool Search::postpones(const Candidate& of, std::int32_t step, double give_up) {
+  if (give_up == std::numeric_limits<double>::infinity()) return false;
+  Candidate open = of;
+  open.step = step;
+  const double score = evaluator(0, of.setting).simulate(plan_of(open));
+  if (score <= give_up) return false;
+  count_simulated(open);
+  open.stage = Stage::kSimulated;
+  open.key = std::max(open.key, score);
+  open.bytes =
+      evaluator(0, of.setting).least_memory(plan_of(open), family_of(of.setting, of.policy)).bytes;
+  candidates_.push_back(open);
+  return true;
+}
+
+std::optional<std::uint32_t> Search::with_flash_attention(std::uint32_t setting) const {
+  Plan flash = plan_of(setting);
+  if (flash.attention != AttentionKind::kEager) return std::nullopt;
+  flash.attention = AttentionKind::kFlash;
+  for (std::uint32_t other = 0; other < settings_.size(); ++other) {
+    if (settings_[other].framework == settings_[setting].framework && plan_of(other) == flash)
+      return other;
+  }
+  return std::nullopt;
+}
+
+/// How many steps plans like these recompute at least, where they fit.
+std::optional<std::int32_t> Search::layers_needed(std::uint32_t setting, std::int16_t policy) {
+  for (const std::int16_t one : {kNothing, policy}) {
+    if (const auto needed = settled(setting, one)) return needed;
+  }
+  return std::nullopt;
+}
+
+/// None is wanted of a policy when the same plan without recomputation fits, or with the attention
+/// that keeps less and so recomputes less. Otherwise the plan that is becomes a candidate.
+std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t policy,
+                                            double give_up) {
+  const std::uint64_t family = family_of(setting, policy);
+  if (const auto at = settled_.find(family); at != settled_.end()) return at->second;
+  settled_[family] = std::nullopt;
+  Candidate of;
+  of.setting = setting;
+  of.policy = policy;
+  std::optional<std::int32_t> least;
+  std::optional<Candidate> first;
+  if (policy == kNothing) {
+    const bool may_fit =
+        space(setting).recomputes_nothing &&
+        evaluator(0, setting).least_memory(plan_of(setting), family).excess_bytes <= 0;
+    if (may_fit) least = first_that_fits(of, 0, 1);
+  } else {
+    if (settled(setting, kNothing)) return std::nullopt;
+    Outcome aside;
+    first = fewest(evaluator(0, setting), of, 1, std::numeric_limits<Bytes>::max(), aside);
+    if (first) {
+      const std::size_t count = candidates_.size();
+      least = least_that_fits(*first, give_up);
+      if (!least && candidates_.size() > count) {  // postponed
+        settled_.erase(family);
+        return std::nullopt;
+      }
+      // Those that were not replayed are taken not to fit, since others do not.
+      const std::int32_t end = least.value_or(steps(of) + 1);
+      for (of.step = first->step; of.step < end && !stopped(); ++of.step) {
+        if (!judged_.try_emplace(key_of(of)).second) continue;
+        ++counts_.no_memory;
+      }
+    }
+  }
+  if (least.value_or(0) > 0) {
+    if (const auto flash = with_flash_attention(setting)) {
+      const std::optional<std::int32_t> needed = layers_needed(*flash, policy);
+      if (needed && *needed < *least) least.reset();
+    }
+  }
+  if (least && first && *least != first->step) {
+    Candidate wanted = *first;
+    wanted.step = *least;
+    wanted.stage = Stage::kJudged;
+    const Judgement& judgement = *judged(wanted);
+    wanted.key = std::max(wanted.key, judgement.score);
+    wanted.bytes = judgement.prediction.memory.total_bytes;
+    candidates_.push_back(wanted);
+  }
+  return settled_[family] = least;
+}
+
+bool Search::is_settled(const Candidate& candidate) const {
+  return settled_.contains(family_of(candidate.setting, candidate.policy));
 }
 
 }  // namespace shardwright::tuner

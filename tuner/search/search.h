@@ -120,7 +120,7 @@ class Search {
   bool stopped() const;
 
  private:
-  class Best;  // search_best.cc
+  class Best;
 
   /// How much is known, from little to all. A candidate is replaced by what it opens into.
   enum class Stage : std::uint8_t {
@@ -202,7 +202,7 @@ class Search {
   void note(std::uint32_t setting, const Shortage& shortage);
   bool is_spare(const Candidate& candidate) const;
 
-  // search_settle.cc: how many layers must be recomputed, where replays decide.
+  // How many layers must be recomputed, where replays decide.
   bool is_settled(const Candidate& candidate) const;
   std::optional<std::int32_t> settled(std::uint32_t setting, std::int16_t policy,
                                       double give_up = std::numeric_limits<double>::infinity());

@@ -7,15 +7,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_cost.h"
-#include "profiles/ledger/usual_stack.h"
-#include "profiles/node_network.h"
-#include "profiles/prices/power_limit.h"
+#include "profiles/ledger/ledger_profile.h"
+#include "profiles/prices/energy.h"
 #include "profiles/stack_file.h"
-#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::tuner {
 using profiles::DataKind;

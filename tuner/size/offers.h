@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "profiles/prices/price.h"
-#include "profiles/prices/price_file.h"
 #include "tuner/size/sizing.h"
 
 namespace shardwright::tuner {
@@ -38,10 +37,11 @@ struct NodeChanges {
   std::optional<double> power_limit_watts;
 };
 
-/// Loads the clusters with a stack, or with the usual ones of each (profiles/ledger/usual_stack.h),
-/// and their prices of one kind. A price for a cluster counts before one for its GPU, what was
-/// given before `imported`, and either before the file's own. Throws Error for a price of a name
-/// that neither ships nor is offered, and for a power limit that a GPU cannot hold.
+/// Loads the clusters with a stack, or with the usual ones of each
+/// (profiles/ledger/ledger_profile.h), and their prices of one kind. A price for a cluster counts
+/// before one for its GPU, what was given before `imported`, and either before the file's own.
+/// Throws Error for a price of a name that neither ships nor is offered, and for a power limit that
+/// a GPU cannot hold.
 std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                const std::optional<std::string>& stack,
                                const std::vector<std::string>& overrides, const Prices& prices,

@@ -13,15 +13,14 @@
 #include <utility>
 #include <variant>
 
-#include "sim/core/base/invalid_plan.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/worker_pool.h"
-#include "sim/core/rack.h"
-#include "sim/uncertainty/headroom.h"
-#include "tuner/advice/scenarios.h"
+#include "sim/core/layout.h"
+#include "sim/uncertainty/intervals.h"
+#include "tuner/advice/robustness.h"
 #include "tuner/search/search.h"
 #include "tuner/size/size_batches.h"
-#include "tuner/size/size_candidates.h"
-#include "tuner/size/size_refusals.h"
+#include "tuner/size/sizing_choice.h"
 
 namespace shardwright::tuner {
 
@@ -485,6 +484,25 @@ void sweep_between(const Model& model, const std::vector<Offer>& offers, const S
   result.simulated += more.simulated;
   result.seconds += more.seconds;
   result.stopped = result.stopped || more.stopped;
+}
+
+// What `size` takes where nobody says: numbers of GPUs, the batch.
+
+std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) {
+  std::vector<std::int64_t> counts;
+  const bool on = is_rack(cluster.gpus_per_node) && cluster.nics_per_node > 0;
+  for (std::int64_t gpus = 1; (on || gpus < cluster.gpus_per_node) && gpus <= most; gpus *= 2)
+    counts.push_back(gpus);
+  if (on) return counts;
+  for (std::int64_t gpus = cluster.gpus_per_node; gpus <= most; gpus *= 2) {
+    counts.push_back(gpus);
+    if (cluster.nics_per_node == 0) break;
+  }
+  return counts;
+}
+
+bool chooses_batch(const SizingJob& job) {
+  return !job.fixed.global_batch && !job.fixed.grad_accum;
 }
 
 }  // namespace shardwright::tuner

@@ -13,9 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "sim/core/model.h"
+#include "tuner/search/search.h"
 #include "tuner/size/sizing.h"
 
 namespace shardwright::tuner {
@@ -101,5 +104,59 @@ struct BreakEven {
 /// has no price.
 std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choice& choice,
                                   const Goal& goal);
+
+// Why a size is left out of a sweep, in words.
+
+/// Share of a run's time that has to be useful; below it the run never ends.
+inline constexpr double kLeastUseful = 0.01;
+
+/// "131.8 GiB".
+std::string gib(double bytes);
+
+/// Master weights and moments are there on every plan, at best shared by all GPUs.
+Bytes least_state_bytes(const Model& model, const SizingJob& job, std::int64_t gpus);
+
+/// `nearest`: the plan that comes closest; none where the search was stopped before.
+std::string why_nothing_fits(const std::optional<Overshoot>& nearest);
+
+/// Why a run that is interrupted so often gets nowhere.
+std::string no_progress(const Goodput& goodput);
+
+// Where more GPUs of a cluster stop paying, and why.
+//
+// Going from G to r G GPUs pays while the whole run takes at most 1 / (0.8 r) of the days;
+// otherwise it costs 25 % more. What the extra GPU time of a token is made of follows from the two
+// predictions part by part; how much of it is latency, which grows with the number of ranks and not
+// with bytes, is found by predicting the larger one again without any.
+
+inline constexpr double kPaying = 0.8;  // of the ideal speed-up
+
+/// From one number of GPUs to the next.
+struct Growth {
+  std::size_t from = 0, to = 0;  // indices of Sweep::options
+  double ideal = 2;              // ratio of GPUs
+  double speedup = 1;            // days before over days after
+  double dearer = 0;             // GPU time of the run: 0.25 is a quarter more
+
+  bool pays() const { return speedup >= kPaying * ideal; }
+};
+
+/// What `dearer` is made of; shares of the GPU time before. They add up to it.
+struct Causes {
+  double communication = 0, compute = 0, host = 0, optimizer = 0, failures = 0;
+  double tokens = 0;   // more of them, because steps are larger
+  double latency = 0;  // part of the step after, that latency takes: not added
+};
+
+struct Scaling {
+  std::vector<Growth> growth;        // in order of GPUs
+  std::optional<std::size_t> knee;   // option with the most GPUs before the first that do not pay
+  std::optional<std::size_t> stops;  // index into growth: the first that does not pay
+  std::optional<Causes> causes;      // of that one
+  bool batch_limit = false;          // the batch leaves no work for more GPUs than were tried
+};
+
+/// Of one offer. Options over the critical batch count as no work for more GPUs.
+Scaling scaling_of(const Model& model, const Offer& offer, std::size_t index, const Sweep& sweep);
 
 }  // namespace shardwright::tuner

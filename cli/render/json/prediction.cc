@@ -13,7 +13,7 @@
 #include "cli/render/words/runs_here.h"
 #include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
-#include "sim/cost/planned_attention.h"
+#include "sim/cost/attention_cost.h"
 
 namespace shardwright::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "cli/render/words/plan.h"
 #include "cli/render/words/runs_here.h"
 #include "sim/core/plan_json.h"
-#include "tuner/search/dimensions.h"
+#include "tuner/search/space.h"
 
 namespace shardwright::cli {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "sim/core/base/schema.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {

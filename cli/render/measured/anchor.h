@@ -9,7 +9,6 @@
 #include "cli/render/text/terminal.h"
 #include "profiles/import/step_log.h"
 #include "sim/calibrate/anchor.h"
-#include "sim/calibrate/anchor_series.h"
 #include "sim/job.h"
 
 namespace shardwright::cli {

@@ -9,7 +9,6 @@
 
 #include "cli/render/text/terminal.h"
 #include "sim/calibrate/calibrate.h"
-#include "sim/calibrate/drift.h"
 #include "sim/calibrate/next_measurement.h"
 
 namespace shardwright::cli {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/render/text/terminal.h"
-#include "sim/score/gpu_results.h"
+#include "sim/score/kernel_scores.h"
 
 namespace shardwright::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/render/text/terminal.h"
-#include "sim/score/framework_score.h"
+#include "sim/score/validation.h"
 
 namespace shardwright::cli {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/render/text/terminal.h"
-#include "sim/score/choice_score.h"
+#include "sim/score/validation.h"
 
 namespace shardwright::cli {
 

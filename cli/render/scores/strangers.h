@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cli/render/text/terminal.h"
-#include "profiles/uncertainty/novelty_widths.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::cli {

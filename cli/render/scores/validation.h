@@ -8,8 +8,7 @@
 
 #include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"
-#include "sim/score/layer_period.h"
-#include "sim/score/score_kernels.h"
+#include "sim/score/kernel_scores.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::cli {

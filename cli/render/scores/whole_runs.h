@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/render/text/terminal.h"
-#include "tuner/runs/whole_run_score.h"
+#include "tuner/runs/whole_run.h"
 
 namespace shardwright::cli {
 

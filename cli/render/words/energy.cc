@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/text/quantity.h"
-#include "profiles/prices/power_limit.h"
+#include "profiles/prices/energy.h"
 
 namespace shardwright::cli {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "profiles/uncertainty/novelty_widths.h"
+#include "profiles/uncertainty/uncertainty.h"
 
 namespace shardwright::cli {
 namespace {

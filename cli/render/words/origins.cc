@@ -9,11 +9,10 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/novelty.h"
-#include "profiles/uncertainty/model_parallel_uncertainty.h"
-#include "profiles/uncertainty/scale_uncertainty.h"
-#include "sim/cost/scale.h"
+#include "profiles/uncertainty/uncertainty.h"
+#include "sim/cost/cost.h"
 #include "sim/uncertainty/extrapolation.h"
-#include "sim/uncertainty/memory_uncertainty.h"
+#include "sim/uncertainty/intervals.h"
 
 namespace shardwright::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <fmt/core.h>
 
 #include "cli/render/words/model_parallel_words.h"
-#include "sim/core/rack.h"
+#include "sim/core/layout.h"
 
 namespace shardwright::cli {
 

@@ -13,8 +13,8 @@
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
-#include "tuner/runs/critical_batch.h"
-#include "tuner/search/dimensions.h"
+#include "tuner/runs/run_cost.h"
+#include "tuner/search/space.h"
 
 namespace shardwright::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "profiles/uncertainty/model_parallel_uncertainty.h"
+#include "profiles/uncertainty/uncertainty.h"
 
 namespace shardwright::cli {
 namespace {

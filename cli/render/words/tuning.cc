@@ -10,7 +10,7 @@
 #include "cli/render/words/model_parallel_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
-#include "tuner/advice/lighter_training.h"
+#include "tuner/advice/advice.h"
 
 namespace shardwright::cli {
 namespace {

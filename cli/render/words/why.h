@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "tuner/advice/other_strategies.h"
-#include "tuner/search/objective.h"
+#include "tuner/advice/advice.h"
+#include "tuner/search/request.h"
 #include "tuner/search/steps.h"
 
 namespace shardwright::cli {

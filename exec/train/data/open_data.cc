@@ -17,9 +17,8 @@
 #include "exec/train/data/sft_dataset.h"
 #include "exec/train/data/token_file.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/nearest.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/core/base/parse_value.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright::exec {
 namespace {

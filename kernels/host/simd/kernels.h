@@ -16,7 +16,7 @@
 #include "kernels/random.h"
 #include "kernels/vocabulary_part.h"
 #include "sim/core/model.h"
-#include "sim/core/product_layout.h"
+#include "sim/core/product_choices.h"
 
 namespace shardwright::kernels::host {
 

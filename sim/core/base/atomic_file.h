@@ -72,4 +72,10 @@ class AtomicFile {
 void write_file_atomically(const std::filesystem::path& target, std::string_view content,
                            OutputPlace place = OutputPlace::kNamed);
 
+// Folders that are still there after a power cut: each is flushed in the one above it, or what is
+// later flushed within it may be lost with its name.
+
+/// Makes the folder and what is missing of its parents. Throws Error.
+void make_durable_folder(const std::filesystem::path& folder);
+
 }  // namespace shardwright

@@ -7,8 +7,10 @@
 // place that exits.
 #pragma once
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace shardwright {
 
@@ -32,5 +34,33 @@ class Error : public std::runtime_error {
  private:
   ExitCode code_;
 };
+
+// What a model, a cluster or a framework does not admit. A search goes on without such a plan; all
+// else that is thrown, as of a file that cannot be read, ends it.
+
+class InvalidPlan : public Error {
+ public:
+  using Error::Error;
+};
+
+// The first and the last of what a stranger's file was read into: nothing there is a sentence,
+// never undefined behaviour. Readers of such files use these alone (scripts/check_includes).
+
+[[noreturn]] inline void fail_empty(std::string_view what) {
+  throw Error(std::string(what) + " is empty, expected at least one entry");
+}
+
+/// Throws Error beginning with `what` where there is none.
+template <typename Range>
+auto& first_of(Range& range, std::string_view what) {
+  if (range.empty()) fail_empty(what);
+  return *range.begin();
+}
+
+template <typename Range>
+auto& last_of(Range& range, std::string_view what) {
+  if (range.empty()) fail_empty(what);
+  return *std::prev(range.end());
+}
 
 }  // namespace shardwright

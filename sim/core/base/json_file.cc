@@ -5,8 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -16,6 +20,7 @@
 #include "sim/core/base/read_file.h"
 
 namespace shardwright {
+
 namespace {
 
 using nlohmann::json;
@@ -417,6 +422,42 @@ json parse_json(std::string_view text, bool throws) {
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, bool throws) {
   return nlohmann::ordered_json::parse(text, nullptr, throws);
+}
+
+namespace {
+
+/// Digits alone.
+std::optional<int> version_part(std::string_view text) {
+  if (text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  const std::optional<std::int64_t> value = parse_int64(text);
+  if (!value || *value > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*value);
+}
+
+/// The major version of "NAME/MAJOR.MINOR", or none when the text is something else.
+std::optional<int> major_of(std::string_view schema, std::string_view name) {
+  if (!schema.starts_with(name)) return std::nullopt;
+  schema.remove_prefix(name.size());
+  if (!schema.starts_with('/')) return std::nullopt;
+  schema.remove_prefix(1);
+  const std::size_t dot = schema.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::optional<int> major = version_part(schema.substr(0, dot));
+  return version_part(schema.substr(dot + 1)) ? major : std::nullopt;
+}
+
+}  // namespace
+
+void require_schema(const JsonReader& root, std::string_view name, int major) {
+  const auto schema = root.require<std::string>("schema");
+  const std::optional<int> found = major_of(schema, name);
+  if (found == major) return;
+  const std::string accepted = fmt::format("{}/{}.0", name, major);
+  if (found && *found > major) {
+    throw Error(fmt::format("{}: schema is {}, which a newer shardwright wrote, expected {}",
+                            root.file(), schema, accepted));
+  }
+  root.fail("schema", accepted);
 }
 
 }  // namespace shardwright

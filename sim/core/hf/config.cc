@@ -11,11 +11,10 @@
 
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/nearest.h"
 #include "sim/core/base/read_file.h"
 #include "sim/core/base/words.h"
 #include "sim/core/hf/families.h"
-#include "sim/core/hf/literals.h"
+#include "sim/core/hf/keys.h"
 
 namespace shardwright {
 namespace {

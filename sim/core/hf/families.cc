@@ -13,11 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/base/nearest.h"
-#include "sim/core/hf/ignored.h"
+#include "sim/core/base/words.h"
 #include "sim/core/hf/keys.h"
 #include "sim/core/hf/rope.h"
-#include "sim/core/hf/unmodelled.h"
 
 namespace shardwright {
 namespace {

@@ -25,7 +25,7 @@ Model model_from_config(const JsonReader& config);
 /// One reader for each family, by the table of families.cc.
 namespace shardwright::hf {
 
-// Llama and its relatives (llama.cc).
+// Llama and its relatives (dense_families.cc).
 Model read_llama(const JsonReader& config);
 Model read_mistral(const JsonReader& config);
 Model read_qwen2(const JsonReader& config);
@@ -34,15 +34,15 @@ Model read_phi3(const JsonReader& config);
 Model read_gemma(const JsonReader& config);
 Model read_gemma2(const JsonReader& config);
 
-// With LayerNorm and a plain MLP (gpt.cc). The keys of mpt are those of LLM Foundry, which
-// trains models that Transformers itself cannot: learned positions, biases.
+// With LayerNorm and a plain MLP (dense_families.cc). The keys of mpt are those of LLM Foundry,
+// which trains models that Transformers itself cannot: learned positions, biases.
 Model read_gpt2(const JsonReader& config);
 Model read_gpt_bigcode(const JsonReader& config);
 Model read_gpt_neox(const JsonReader& config);
 Model read_mpt(const JsonReader& config);
 
 // Mostly planned only, for details that cost nothing (multipliers of scores and residuals, layers
-// without RoPE, squared ReLU); Model::planning_only names the detail (planned.cc).
+// without RoPE, squared ReLU); Model::planning_only names the detail (dense_families.cc).
 Model read_cohere(const JsonReader& config);
 Model read_falcon(const JsonReader& config);
 Model read_gemma3(const JsonReader& config);
@@ -55,7 +55,7 @@ Model read_smollm3(const JsonReader& config);
 Model read_stablelm(const JsonReader& config);
 Model read_starcoder2(const JsonReader& config);
 
-// Of 2025 and 2026 (recent.cc).
+// Of 2025 and 2026 (dense_families.cc).
 Model read_arcee(const JsonReader& config);
 Model read_cohere2(const JsonReader& config);
 Model read_cwm(const JsonReader& config);
@@ -77,7 +77,7 @@ Model read_qwen3_vl_text(const JsonReader& config);
 Model read_seed_oss(const JsonReader& config);
 Model read_vaultgemma(const JsonReader& config);
 
-// With Mamba or Mamba-2 in some or all layers (recurrent.cc).
+// With Mamba or Mamba-2 in some or all layers (recurrent_families.cc).
 Model read_bamba(const JsonReader& config);
 Model read_falcon_h1(const JsonReader& config);
 Model read_falcon_mamba(const JsonReader& config);
@@ -100,13 +100,13 @@ Model read_qwen3_5_moe_text(const JsonReader& config);
 Model read_qwen3_5_text(const JsonReader& config);
 Model read_qwen3_next(const JsonReader& config);
 
-// Whose full and windowed layers have other heads (gemma4.cc), or whose attention is gated
-// (gated.cc).
+// Whose full and windowed layers have other heads (dense_families.cc), or whose attention is gated
+// (dense_families.cc).
 Model read_afmoe(const JsonReader& config);
 Model read_gemma4_text(const JsonReader& config);
 Model read_laguna(const JsonReader& config);
 
-// With experts (recent_experts.cc).
+// With experts (expert_families.cc).
 Model read_cohere2_moe(const JsonReader& config);
 Model read_dots1(const JsonReader& config);
 Model read_ernie4_5_moe(const JsonReader& config);
@@ -126,14 +126,14 @@ Model read_olmoe(const JsonReader& config);
 Model read_qwen3_vl_moe_text(const JsonReader& config);
 Model read_solar_open(const JsonReader& config);
 
-// With latent attention (latent.cc).
+// With latent attention (expert_families.cc).
 Model read_deepseek_v2(const JsonReader& config);
 Model read_deepseek_v3(const JsonReader& config);
 Model read_glm4_moe_lite(const JsonReader& config);
 Model read_kimi_k2(const JsonReader& config);
 Model read_mistral4(const JsonReader& config);
 
-// MoE models (experts.cc), planned only: no kernel of the executor routes tokens.
+// MoE models (expert_families.cc), planned only: no kernel of the executor routes tokens.
 Model read_mixtral(const JsonReader& config);
 Model read_qwen2_moe(const JsonReader& config);
 Model read_qwen3_moe(const JsonReader& config);

@@ -2,8 +2,8 @@
 // A trace of this program: read as a step, with the plan in its notes as observations, and merged
 // with itself.
 #include "sim/core/base/error.h"
-#include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"
+#include "sim/trace/step_trace.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 #include "tests/fuzz/observations.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table of the SkyPilot catalog, and the file of prices that is made of one.
 #include "cli/prices/catalog.h"
-#include "profiles/prices/price_file.h"
+#include "profiles/prices/price.h"
 #include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"

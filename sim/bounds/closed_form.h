@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory and least time of every plan of a family, whose plans differ only in how many layers are
+// checkpointed: memory is exact (ClosedMemory), time a lower bound (ClosedTime).
+//
+// In any stretch of the step (sim/bounds/step_stretches.h) kernels run one at a time, and while a
+// collective is resident they run slower. If collectives are resident for C and kernels need K
+// alone, then at best the collectives lie beside those kernels that they slow least:
+//
+//   length >= K + C - P(C),   P(C) the most work that kernels can do in C while contended.
+//
+// Besides, a stretch is never shorter than its busiest stream, nor than what lies before its
+// first compute kernel and, after it, all compute kernels and the collectives that they wait for at
+// once, and a step never shorter than what the host needs to issue it. The bound of a step is the
+// larger of the bound of the whole and the sum over its phases. Checkpointing adds kernels to the
+// compute stream of forward and backward, so each term is a straight line in the number of
+// checkpointed layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/bounds/step_stretches.h"
+#include "sim/core/schedule.h"
+#include "sim/core/stack.h"
+#include "sim/engine/engine.h"
+#include "sim/memory/memory.h"
+
+namespace shardwright::sim {
+
+// Exact peak memory of every plan that differs only in which layers are checkpointed.
+//
+// What a pass allocates depends on its place (next to the embedding, in the middle, ...) and on
+// whether its layer is checkpointed, never on other layers. So two schedules hold everything: one
+// that checkpoints no layer and one that checkpoints all. The schedule of any plan is a splice of
+// the two, and its peak follows from the change and the highest level of each pass. For the usual
+// plans, which checkpoint a prefix, the table over all lengths costs about as much as one walk.
+
+class ClosedMemory {
+ public:
+  /// `none` and `all` are the same plan without and with every layer checkpointed.
+  ClosedMemory(const Schedule& none, const Schedule& all, MemoryManager manager);
+
+  /// Peak with layers 0..k-1 checkpointed; index k, 0..L.
+  std::vector<MemoryPeak> peaks_of_prefixes() const;
+  /// Peak with layers 0, stride, 2*stride, ... checkpointed, `count` of them.
+  MemoryPeak peak(std::int64_t count, std::int64_t stride) const;
+
+ private:
+  /// A stretch of host order: what it adds to the level, and how far the level rises meanwhile.
+  struct Stretch {
+    MemoryPeak change, high;
+  };
+  struct Pass {
+    std::int32_t unit;
+    Stretch content[2];  // by "its layer is checkpointed"
+  };
+  struct Section {
+    std::int32_t repeats;
+    std::vector<Pass> passes;  // forward 0..L+1, backward L+1..0; others have one unit
+  };
+  static Stretch after(const Stretch& first, const Stretch& second);
+  static Stretch repeated(const Stretch& once, std::int32_t repeats);
+  static std::vector<Section> sections_of(const Schedule& none, const Schedule& all);
+  std::vector<Stretch> prefixes_of(const Section& section) const;
+  void add_arenas(const Schedule& none, const Schedule& all);
+
+  std::int64_t layers_;
+  Bytes persistent_ = 0;
+  std::vector<Section> sections_;
+  bool arenas_ = false;
+  Section stack_;         // arenas: units in order, content kept and, above it, scratch
+  Bytes hand_over_[2]{};  // arenas: both slots
+};
+
+class ClosedTime {
+ public:
+  /// `none` and `all` are the same plan without and with every layer checkpointed, lowered and
+  /// costed; `stretches` are those of `none`.
+  ClosedTime(const StepStretches& stretches, const Schedule& none,
+             const std::vector<OpCost>& none_costs, const Schedule& all,
+             const std::vector<OpCost>& all_costs);
+
+  /// Never above the simulated time when `count` layers are checkpointed, whichever they are.
+  Nanoseconds bound_ns(std::int64_t count) const;
+
+ private:
+  friend class ClosedTimeBuilder;
+  /// a + b*k for k checkpointed layers.
+  struct Line {
+    double at_none = 0, per_layer = 0;
+    double at(double k) const { return at_none + per_layer * k; }
+    bool operator==(const Line&) const = default;
+  };
+  /// Kernels that a resident collective slows by the same factor.
+  struct Group {
+    double rate = 1;    // progress while contended
+    Line contended_ns;  // time that they need contended
+    bool operator==(const Group&) const = default;
+  };
+  struct Part {
+    double times = 1;
+    double collective_ns = 0, beside_ns = 0, busiest_ns = 0, lead_ns = 0;
+    Line compute_ns;  // kernels of the compute stream, alone
+    Line in_line_ns;  // collectives that these wait for at once
+    double side_ns = 0;
+    std::vector<Group> compute;           // by rate, fastest first
+    std::vector<Group> compute_and_side;  // the same with side kernels; empty when there are none
+
+    double bound_ns(double k) const;
+    /// Equal but for `times`.
+    bool like(const Part& other) const;
+  };
+
+  Line host_ns_;
+  double operations_ = 0;
+  std::vector<Part> phases_;
+  std::vector<Part> separate_;  // the last two phases, and as one:
+  Part last_two_, whole_;
+};
+
+}  // namespace shardwright::sim
