@@ -74,13 +74,13 @@ class Constants:
                     kernel["values"][key] = value
 
     def write(self, values, data, to=None, provenance=None):
-        """Sets `values` in the files of the data folder `data`; written are those of `to`. Constants that only some
-        sources see stand in step_parameters.json alone. `provenance(place)` is what a fit says of itself, or None."""
+        """Sets `values` in the files of the data folder `data`, but for those that are None; written are those of `to`.
+        Constants that only some sources see stand in step_parameters.json alone. `provenance(place)` is what a fit says of itself, or None."""
         to = to or data
         costs = json.loads((data / "fitted/gpu_cost.json").read_text(encoding="utf-8"))
         texts = {}
         for place, (parameter, value) in enumerate(zip(self.list, values)):
-            if parameter.get("sources"):
+            if parameter.get("sources") or value is None:
                 continue
             said = provenance(place) if provenance else None
             for path, times in parameter["targets"].items():
@@ -298,7 +298,7 @@ class Fitted:
                     "file": {"source": f"{source}; {COMMAND}", "confidence": "inferred", "date": self.date}}
 
         written = Constants(document)
-        written.write([parameter["fitted"]["value"] for parameter in written.list], data, to, provenance)
+        written.write([parameter.get("fitted", {}).get("value") for parameter in written.list], data, to, provenance)
 
 
 def fit(date, to=product.DATA, ledger=None):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step constants are found in runs whose constants are known, because the product itself predicted them."""
 import json
+import math
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def measured(rows, noise):
         signs = np.where(np.arange(len(prior.centre)) % 2, -0.5, 0.5)
         planted = np.clip(prior.centre + signs * prior.spread, prior.lower, prior.upper)
         off = ledger.residuals(planted, np.ones(len(ledger.rows), bool))
-    return [row | {"iter_time_s": repr(float(row["iter_time_s"]) * np.exp(error + random.normal(0, noise))),
+    return [row | {"iter_time_s": repr(float(row["iter_time_s"]) * math.exp(error + random.normal(0, noise))),
                    "tokens_per_gpu_s": ""} for row, error in zip(ledger.rows, off)], planted
 
 
