@@ -101,7 +101,15 @@ double tokens_per_step(const Plan& plan) {
 double model_flops(const Model& model, const Plan& plan) {
   // Backward does each product of forward twice, for the input's and the weight's gradient; frozen
   // weights have none.
-  const ForwardFlops forward = forward_flops_per_token(model, plan.document_length());
+  ForwardFlops forward = forward_flops_per_token(model, plan.document_length());
+  // Nobody computes what passes a full expert by.
+  const double kept = std::min(1.0, plan.parallel.expert_capacity.value_or(1.0));
+  if (kept < 1) {
+    Model without = model;
+    without.experts.per_token = 0;
+    const double shared = forward_flops_per_token(without, plan.document_length()).matrices;
+    forward.matrices = shared + kept * (forward.matrices - shared);
+  }
   if (plan.numerics.lora > 0)
     return tokens_per_step(plan) * (2 * forward.matrices + 3 * forward.attention);
   return tokens_per_step(plan) * (3 * forward.total());

@@ -40,8 +40,10 @@ ExpertLoad::Layers read_layers(const std::string& path) {
     std::vector<double> rows = layer.require_list<double>("rows");
     const bool counts =
         std::all_of(rows.begin(), rows.end(), [](double r) { return std::isfinite(r) && r >= 0; });
-    if (!counts || std::accumulate(rows.begin(), rows.end(), 0.0) <= 0) {
-      layer.fail("rows", "a number of at least 0 for each expert, one of them above 0");
+    const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
+    if (!counts || sum <= 0 || !std::isfinite(sum)) {
+      layer.fail("rows",
+                 "a number of at least 0 for each expert, one of them above 0, with a finite sum");
     }
     if (!layers.empty() && rows.size() != layers.front().size()) {
       layer.fail("rows", fmt::format("{} experts, as in the first layer", layers.front().size()));

@@ -280,13 +280,16 @@ void check_context(const Plan& plan, const Model& model) {
   }
 }
 
-void check_measured(const ExpertLoad& load, const Experts& experts) {
-  const std::size_t measured = load.layers->front().size();
-  if (measured == static_cast<std::size_t>(experts.count)) return;
-  throw InvalidPlan(
-      fmt::format("expert_load is {}, which gives the rows of {} experts, expected the {} of the "
-                  "model",
-                  load.file, measured, experts.count));
+void check_measured(const ExpertLoad& load, const Model& model) {
+  const auto refuse = [&](std::size_t measured, std::string_view of, const std::string& expected) {
+    throw InvalidPlan(fmt::format("expert_load is {}, which gives the rows of {} {}, expected {}",
+                                  load.file, measured, of, expected));
+  };
+  const std::size_t experts = load.layers->front().size(), layers = load.layers->size();
+  if (experts != static_cast<std::size_t>(model.experts.count))
+    refuse(experts, "experts", fmt::format("the {} of the model", model.experts.count));
+  if (layers != 1 && layers != static_cast<std::size_t>(model.expert_layers()))
+    refuse(layers, "layers", fmt::format("one or the {} of the model", model.expert_layers()));
 }
 
 void check_experts(const Plan& plan, const Model& model) {
@@ -309,7 +312,7 @@ void check_experts(const Plan& plan, const Model& model) {
   check_divides("ep", p.ep, e.count, "experts");
   check_divides("etp", p.etp, e.ffn, "channels of an expert");
   if (e.shared_ffn > 0) check_divides("tp", p.tp, e.shared_ffn, "channels of the shared experts");
-  if (p.expert_load && p.expert_load->layers) check_measured(*p.expert_load, e);
+  if (p.expert_load && p.expert_load->layers) check_measured(*p.expert_load, model);
   if (p.tp > 1 && !p.sequence_parallel()) {
     throw InvalidPlan(
         "sp is off, but experts with tp need the tokens that sp divides, expected on");

@@ -30,7 +30,8 @@ Jitter jitter_of_stages(const Predictor& predictor, const Plan& plan, double ker
   jitter.slowdown = varied_s / simulator.run(plan).step_s - 1;
   // Nothing hides the collectives of layers, nor those after the last pass.
   jitter.waiting_s = jitter.exposed_s = seconds_of(joint.waiting_ns());
-  jitter.bubble_s = seconds_of(joint.bubble_longer_ns());
+  // Slower stages may leave fewer gaps than alike ones.
+  jitter.bubble_s = seconds_of(std::max(Nanoseconds{0}, joint.bubble_longer_ns()));
   return jitter;
 }
 
@@ -65,7 +66,9 @@ Jitter jitter_of_rank(const Predictor& predictor, const Plan& plan, double kerne
   jitter.slowdown =
       static_cast<double>(varied.slowest.step_ns) / static_cast<double>(alone.step_ns) - 1;
   jitter.waiting_s = seconds_of(varied.waiting_ns);
-  jitter.exposed_s = seconds_of(total(varied.exposed_ns) - total(alone.exposed_ns));
+  // Slower kernels may hide more than waiting adds.
+  jitter.exposed_s =
+      seconds_of(std::max(Nanoseconds{0}, total(varied.exposed_ns) - total(alone.exposed_ns)));
   jitter.settled = varied.settled;
   return jitter;
 }

@@ -68,6 +68,8 @@ TEST(ExpertLoads, AreWordsOrFilesThatHold) {
   EXPECT_THAT(problem(path), ::testing::HasSubstr("2 experts, as in the first layer"));
   write(R"({"schema": "shardwright.expert-load/1.0", "layers": [{"rows": [0, 0]}]})");
   EXPECT_THAT(problem(path), ::testing::HasSubstr("one of them above 0"));
+  write(R"({"schema": "shardwright.expert-load/1.0", "layers": [{"rows": [1e308, 1e308]}]})");
+  EXPECT_THAT(problem(path), ::testing::HasSubstr("with a finite sum"));
 }
 
 }  // namespace

@@ -105,6 +105,17 @@ TEST_F(ExpertPrograms, ProductsOfExpertsAreThoseOfTheirTokens) {
   EXPECT_NEAR(time(layer(m).backward).flops / 4096, 2 * products, 1e-6 * products);
 }
 
+TEST_F(ExpertPrograms, WhatPassesAFullExpertByCountsForNothing) {
+  const double all = model_flops(qwen_, plan_);
+  plan_.parallel.expert_capacity = 1.25;
+  EXPECT_EQ(model_flops(qwen_, plan_), all);
+  plan_.parallel.expert_capacity = 0.25;
+  const ParameterCounts counts = count_parameters(qwen_);
+  const double tokens = 4096.0 * 8, of_experts = static_cast<double>(counts.active_experts) *
+                                                 static_cast<double>(counts.expert_layers);
+  EXPECT_NEAR(all - model_flops(qwen_, plan_), 0.75 * 6 * tokens * of_experts, 1e-6 * all);
+}
+
 TEST_F(ExpertPrograms, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
   const auto waits = [&] {
     const Ops ops = layer(qwen_).forward;

@@ -201,6 +201,14 @@ TEST(PipelineJitter, IsToldOfAPrediction) {
   EXPECT_GT(some.bubble_s, 0);
 }
 
+TEST(PipelineJitter, FewerGapsThanWithoutItAreNoNegativeTime) {
+  Predictor predictor(llama_70b(), h100());
+  for (const std::int64_t pp : {2, 8}) {
+    const Prediction prediction = predictor.predict(plan_of(16, 1, pp, 8));
+    EXPECT_GE(jitter_of(predictor, prediction, 0.1).bubble_s, 0) << pp;
+  }
+}
+
 }  // namespace
 
 // Several ranks joined by their collectives: identical ranks are one rank, variation only costs

@@ -64,7 +64,7 @@ TEST_F(RealRouting, UnevenExpertsCostTimeAndMemoryAndAreWhatIsAssumed) {
   EXPECT_FALSE(routing_price(predictor, balanced));
 }
 
-TEST_F(RealRouting, MeasuredLoadsMustBeOfTheModelsExperts) {
+TEST_F(RealRouting, MeasuredLoadsMustBeOfTheModelsExpertsAndLayers) {
   plan_.parallel.ep = 8;
   ExpertLoad load{Routing::kMeasured, "loads.json", nullptr};
   std::vector<double> rows(64, 1.0);
@@ -72,14 +72,21 @@ TEST_F(RealRouting, MeasuredLoadsMustBeOfTheModelsExperts) {
   load.layers = std::make_shared<const ExpertLoad::Layers>(1, rows);
   plan_.parallel.expert_load = load;
   EXPECT_DOUBLE_EQ(busiest_of(lite_, plan_, profile_.stack).of_layer, 16.0 * 8 / 72);
-  load.layers = std::make_shared<const ExpertLoad::Layers>(1, std::vector<double>(8, 1.0));
-  plan_.parallel.expert_load = load;
-  try {
-    predicted(lite_);
-    FAIL() << "eight experts of 64";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("gives the rows of 8 experts, expected the 64"));
-  }
+  const auto problem = [&](std::size_t layers, std::size_t experts) -> std::string {
+    load.layers =
+        std::make_shared<const ExpertLoad::Layers>(layers, std::vector<double>(experts, 1.0));
+    plan_.parallel.expert_load = load;
+    try {
+      predicted(lite_);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(problem(1, 8), ::testing::HasSubstr("rows of 8 experts, expected the 64"));
+  const auto layers = static_cast<std::size_t>(lite_.expert_layers());
+  EXPECT_EQ(problem(layers, 64), "");
+  EXPECT_THAT(problem(layers - 1, 64), ::testing::HasSubstr(" layers, expected one or the "));
 }
 
 }  // namespace
