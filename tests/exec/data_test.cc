@@ -159,6 +159,146 @@ TEST_F(DataTest, WrongFilesAreRefusedByName) {
       std::string::npos);
 }
 
+TEST_F(DataTest, BytesAreTokensOfModelsOfBytesOnly) {
+  const std::string text = put("a.txt", "abcdefgh"), line = R"({"prompt": "ab", "response": "c"})";
+  const std::string jsonl = put("a.jsonl", line);
+  const auto said = [](const std::string& path, std::int64_t vocab, bool bytes) {
+    return refusal_of([&] {
+      open_data({.train = path, .holds_out = false, .seq_len = 4, .vocab = vocab, .bytes = bytes});
+    });
+  };
+  for (const std::string& path : {text, jsonl}) {
+    EXPECT_EQ(said(path, 512, false), "accepted");
+    EXPECT_NE(said(path, 513, false).find("513"), std::string::npos);
+    EXPECT_EQ(said(path, 513, true), "accepted");
+  }
+  // What is asked before a tokenizer is applied.
+  EXPECT_TRUE(is_text(text, DataFormat::kAuto));
+  EXPECT_FALSE(is_text(text, DataFormat::kTokens));
+  const auto holds = [&](std::string_view json) {
+    return is_text(put("b.jsonl", fmt::format("\n {}\n", json)), DataFormat::kAuto);
+  };
+  EXPECT_TRUE(holds(line));
+  EXPECT_TRUE(holds(R"({"instruction": "a", "output": "b"})"));
+  EXPECT_TRUE(holds(R"({"messages": [{"role": "user", "content": "a"}]})"));
+  EXPECT_TRUE(holds(R"({"text": "a"})"));
+  EXPECT_FALSE(holds(R"({"prompt": [], "response": [1]})"));
+  EXPECT_FALSE(holds(R"({"messages": [{"role": "user", "content": [1]}]})"));
+  EXPECT_FALSE(holds(R"({"text": [1, 2]})"));
+}
+
+TEST_F(DataTest, TheFirstWrongTokenIsFoundBeforeTraining) {
+  std::vector<std::uint16_t> tokens(700'000, 7);  // several pieces
+  tokens[550'000] = 301;
+  tokens[650'000] = 302;
+  const std::string path = put("a.bin", llmc_file(20240520, 1, tokens));
+  DataOptions options{.train = path, .seq_len = 4, .vocab = 300};
+  EXPECT_EQ(refusal_of([&] { open_data(options); }), "accepted");
+  options.checks = true;
+  EXPECT_EQ(refusal_of([&] { open_data(options); }),
+            path + ": token 550000 is 301, expected 0 to 299, the vocabulary of the model");
+  options.vocab = 303;
+  EXPECT_EQ(refusal_of([&] { open_data(options); }), "accepted");
+}
+
+// tests/data/documents.tok is what shardwright.tokens made of the lines beside it, by bytes.
+TEST_F(DataTest, ATokenFileKnowsItsDocumentsAndWhatOfThemIsTrained) {
+  const fs::path made = fs::path(SHARDWRIGHT_TEST_DATA) / "documents.tok";
+  const SftCorpus of_lines =
+      SftCorpus::load(fs::path(SHARDWRIGHT_TEST_DATA) / "documents.jsonl", 256);
+  const auto source = open_token_file(made, 256);
+  const SftCorpus of_tokens = SftCorpus::of(*source, "x");
+  EXPECT_EQ(of_tokens.tokens(), of_lines.tokens());
+  ASSERT_EQ(of_tokens.documents().size(), of_lines.documents().size());
+  for (std::size_t i = 0; i < of_lines.documents().size(); ++i) {
+    EXPECT_EQ(of_tokens.documents()[i].first, of_lines.documents()[i].first);
+    EXPECT_EQ(of_tokens.documents()[i].continues, of_lines.documents()[i].continues);
+  }
+  for (std::int64_t i = 0; i < source->size(); ++i)
+    EXPECT_EQ(of_tokens.counts(i), of_lines.counts(i)) << i;
+  const Data data = open_data({.train = made, .holds_out = false, .seq_len = 40, .vocab = 300});
+  EXPECT_TRUE(data.train->packs_documents());
+  // Every bit of it is under a checksum or means something.
+  const std::string whole = get(made);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] ^= 4;
+    const std::string path = put("damaged.tok", damaged);
+    const std::string said = refusal_of([&] { all_tokens(*open_token_file(path, 256)); });
+    EXPECT_TRUE(said.starts_with(path)) << "byte " << i << ": " << said;
+    const std::string cut = put("cut.tok", whole.substr(0, i));
+    EXPECT_TRUE(refusal_of([&] { open_token_file(cut, 256); }).starts_with(cut)) << i;
+  }
+}
+
+TEST_F(DataTest, ADocumentWithoutATrainedTokenIsNamed) {
+  const std::string lines =
+      "{\"prompt\": [1], \"response\": [2]}\n{\"prompt\": [1, 2, 3, 4], \"response\": [5]}\n";
+  const auto corpus = std::make_shared<const SftCorpus>(SftCorpus::parse(lines, "x.jsonl", 256));
+  EXPECT_EQ(make_sft_dataset(corpus, 4, 0, 2)->sequences(), 2);
+  EXPECT_EQ(refusal_of([&] {
+              make_sft_dataset(corpus, 3, 0, 2);
+            }).find("x.jsonl: document 2: no response has a token within a sequence of 3"),
+            0u);
+}
+
+// Documents of 3, 1 and 4 tokens, by the file's own table and by the token that ends them.
+TEST_F(DataTest, DocumentsApartBeginAnew) {
+  class Known final : public TokenSource {
+   public:
+    explicit Known(std::vector<std::uint64_t> ends) : ends_(std::move(ends)) {}
+    std::int64_t size() const override { return 8; }
+    void read(std::int64_t first, std::span<std::int32_t> out) const override {
+      constexpr std::int32_t kTokens[] = {5, 6, 9, 9, 1, 2, 3, 9};
+      std::copy_n(kTokens + first, out.size(), out.begin());
+    }
+    std::string describe() const override { return "known"; }
+    std::uint32_t fingerprint() const override { return 1; }
+    std::span<const std::uint64_t> documents() const override { return ends_; }
+
+   private:
+    std::vector<std::uint64_t> ends_;
+  };
+  const auto all_of = [](std::vector<std::uint64_t> ends, DocumentEnds how, std::int64_t begin) {
+    const auto data = make_clm_dataset(std::make_shared<Known>(std::move(ends)), 5, begin, 6, how);
+    EXPECT_EQ(data->packs_documents(), how.apart);
+    Batch batch;
+    data->append(0, batch);
+    return batch;
+  };
+  constexpr std::int32_t kNot = kIgnoreTarget;
+  for (const Batch& batch : {all_of({3, 4, 8 | kGoesOn}, {.apart = true}, 0),
+                             all_of({}, {.apart = true, .token = 9}, 0)}) {
+    EXPECT_EQ(batch.positions, (std::vector<std::int32_t>{0, 1, 2, 0, 0}));
+    EXPECT_EQ(batch.first_keys, (std::vector<std::int32_t>{0, 0, 0, 3, 4}));
+    EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{6, 9, kNot, kNot, 2}));
+  }
+  const Batch later = all_of({3, 4, 8}, {.apart = true}, 2);
+  EXPECT_EQ(later.first_keys, (std::vector<std::int32_t>{0, 1, 2, 2, 2}));
+  EXPECT_EQ(all_of({3, 4, 8}, {}, 0).targets, (std::vector<std::int32_t>{6, 9, 9, 1, 2}));
+  EXPECT_NE(refusal_of([&] { all_of({}, {.apart = true}, 0); }).find("eos_token_id"),
+            std::string::npos);
+}
+
+TEST_F(DataTest, FoldersAndGlobsAreTheirFilesByName) {
+  fs::create_directories(folder_ / "d" / "e");
+  for (const char* name : {"d/b.txt", "d/e/a.txt", "d/.hidden.txt", "d/notes.csv"})
+    put(name, std::string(17, name[2]));
+  const auto parts =
+      data_parts((folder_ / "d").string() + "=2," + (folder_ / "d/?.txt").string() + "=1");
+  ASSERT_EQ(parts.size(), 2u);
+  const std::vector<std::string> found = {(folder_ / "d/b.txt").string(),
+                                          (folder_ / "d/e/a.txt").string()};
+  EXPECT_EQ(parts[0].files, found);
+  EXPECT_EQ(parts[1].files, std::vector{found[0]});
+  const Data data =
+      open_data({.train = folder_ / "d", .holds_out = false, .seq_len = 8, .vocab = 256});
+  EXPECT_EQ(data.train->sequences(), 4);
+  EXPECT_EQ(data.files, found);
+  EXPECT_NE(refusal_of([&] { data_parts((folder_ / "x*").string()); }).find("*.jsonl"),
+            std::string::npos);
+}
+
 TEST_F(DataTest, AFileThatShrinksIsASentence) {
   const std::string path = put("a.txt", std::string(100'000, 'a'));
   const auto source = open_text(path, 256);
@@ -376,7 +516,7 @@ TEST_F(DataTest, WrongDocumentsAreRefusedByLine) {
   EXPECT_EQ(refusal(good + "nonsense").find("x.jsonl, line 2"), 0u);
   EXPECT_EQ(refusal("{\"prompt\": [256], \"response\": [2]}").find("x.jsonl, line 1: prompt[0]"),
             0u);
-  EXPECT_NE(refusal("{\"prompt\": \"a\", \"response\": [2]}", 100).find("no room"),
+  EXPECT_NE(refusal("{\"prompt\": \"a\", \"response\": [2]}", 100).find("bytes of a text"),
             std::string::npos);
   EXPECT_NE(refusal("{\"prompt\": [1], \"response\": \"\"}").find("at least one token"),
             std::string::npos);

@@ -29,11 +29,18 @@ class Dataset {
   virtual std::uint32_t fingerprint() const = 0;
 };
 
+/// Whether attention and positions begin anew with each document, and nothing is trained to follow
+/// another's end. Documents end where the source says, else behind a token.
+struct DocumentEnds {
+  bool apart = false;
+  std::int64_t token = -1;  // -1: none
+};
+
 /// The sequences that lie wholly, with their last target, in tokens [first, first + count) of a
 /// corpus. Throws Error when there is none.
 std::unique_ptr<Dataset> make_clm_dataset(std::shared_ptr<const TokenSource> source,
                                           std::int64_t seq_len, std::int64_t first,
-                                          std::int64_t count);
+                                          std::int64_t count, DocumentEnds ends = {});
 
 /// Appends a sequence that counts nothing, to fill up a batch.
 void append_padding(std::int64_t seq_len, Batch& batch);

@@ -23,22 +23,23 @@ class SftDataset final : public Dataset {
              std::size_t count)
       : corpus_(std::move(corpus)), seq_len_(seq_len), first_(first), last_(first + count) {
     SHARDWRIGHT_CHECK(last_ <= corpus_->documents().size(), "documents {} to {}", first_, last_);
-    for (std::size_t d = first_; d < last_; ++d) cut(corpus_->documents()[d]);
+    for (std::size_t d = first_; d < last_; ++d) {
+      const std::int64_t before = counted_;
+      cut(corpus_->documents()[d]);
+      if (counted_ > before) continue;
+      throw Error(
+          fmt::format("{}: document {}: no response has a token within a sequence of {} tokens, "
+                      "expected at least one",
+                      corpus_->name(), d + 1, seq_len_));
+    }
     std::int64_t used = seq_len_;
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       const Piece& piece = pieces_[p];
-      for (std::int64_t i = 1; i <= piece.inputs; ++i) counted_ += corpus_->counts(piece.first + i);
       if (used + piece.inputs > seq_len_) {
         begins_.push_back(p);
         used = 0;
       }
       used += piece.inputs;
-    }
-    if (counted_ == 0) {
-      throw Error(
-          fmt::format("{}: no response has a token within a sequence of {} tokens, expected "
-                      "at least one in documents {} to {}",
-                      corpus_->name(), seq_len_, first_ + 1, last_));
     }
   }
 
@@ -96,8 +97,10 @@ class SftDataset final : public Dataset {
     const std::int64_t inputs = document.size - 1;
     if (inputs > seq_len_ && !document.continues) ++cut_;
     for (std::int64_t done = 0; done < inputs; done += seq_len_) {
-      pieces_.push_back({static_cast<std::int64_t>(document.first) + done,
-                         static_cast<std::int32_t>(std::min(inputs - done, seq_len_))});
+      const Piece& piece =
+          pieces_.emplace_back(Piece{static_cast<std::int64_t>(document.first) + done,
+                                     static_cast<std::int32_t>(std::min(inputs - done, seq_len_))});
+      for (std::int64_t i = 1; i <= piece.inputs; ++i) counted_ += corpus_->counts(piece.first + i);
       if (!document.continues) return;
     }
   }
@@ -114,13 +117,35 @@ class SftDataset final : public Dataset {
 
 }  // namespace
 
-SftCorpus SftCorpus::load(const std::filesystem::path& path, std::int64_t vocab) {
+SftCorpus SftCorpus::load(const std::filesystem::path& path, std::int64_t vocab, bool asked) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
-  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.name(), vocab);
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.name(), vocab,
+               asked);
 }
 
-SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t vocab) {
+SftCorpus SftCorpus::of(const TokenSource& source, std::string name) {
+  SftCorpus corpus;
+  corpus.name_ = std::move(name);
+  corpus.fingerprint_ = source.fingerprint();
+  corpus.tokens_.resize(static_cast<std::size_t>(source.size()));
+  source.read(0, corpus.tokens_);
+  const std::span<const std::byte> mask = source.mask();
+  corpus.counts_.assign(corpus.tokens_.size(), true);
+  for (std::size_t i = 0; i < corpus.tokens_.size() && !mask.empty(); ++i)
+    corpus.counts_[i] = (std::to_integer<unsigned>(mask[i / 8]) >> (i % 8) & 1) != 0;
+  std::size_t first = 0;
+  for (const std::uint64_t marked : source.documents()) {
+    const auto end = static_cast<std::size_t>(marked & ~kGoesOn);
+    corpus.documents_.push_back(
+        {first, static_cast<std::int64_t>(end - first), (marked & kGoesOn) != 0});
+    first = end;
+  }
+  return corpus;
+}
+
+SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t vocab,
+                           bool bytes) {
   SftCorpus corpus;
   corpus.name_ = std::move(name);
   corpus.fingerprint_ = crc32(text);
@@ -131,7 +156,7 @@ SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      corpus.add_line(line, number, vocab);
+      corpus.add_line(line, number, vocab, bytes);
     }
   }
   if (corpus.documents_.empty()) {
@@ -143,11 +168,12 @@ SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t
   return corpus;
 }
 
-void SftCorpus::add_line(std::string_view line, std::size_t number, std::int64_t vocab) {
+void SftCorpus::add_line(std::string_view line, std::size_t number, std::int64_t vocab,
+                         bool bytes) {
   const JsonFile file = JsonFile::parse(line, fmt::format("{}, line {}", name_, number),
                                         {.max_bytes = std::size_t{64} << 20, .max_depth = 16});
   Document document{.first = tokens_.size()};
-  document.continues = SftLine(vocab, tokens_, counts_).read(file.root());
+  document.continues = SftLine(vocab, bytes, tokens_, counts_).read(file.root());
   document.size = static_cast<std::int64_t>(tokens_.size() - document.first);
   if (document.size > (std::int64_t{1} << 30)) {
     throw Error(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Supervised fine-tuning: documents of which some tokens count, packed into sequences.
 //
-// The file has one JSON object a line; exec/train/data/sft_line.h says which (prompt and response,
-// the messages of a conversation, a text) and what of them counts. Documents are packed one after
-// the other into sequences in the order of the file: positions begin anew and attention does not
-// cross from one to the next. A conversation that is longer than a sequence loses its end; a text
-// goes on in a sequence of its own.
+// The file is a token file with a mask, or has one JSON object a line; exec/train/data/sft_line.h
+// says which (prompt and response, the messages of a conversation, a text) and what of them counts.
+// Documents are packed one after the other into sequences in the order of the file: positions begin
+// anew and attention does not cross from one to the next. A conversation that is longer than a
+// sequence loses its end; a text goes on in a sequence of its own.
 #pragma once
 
 #include <filesystem>
@@ -21,8 +21,11 @@ namespace shardwright::exec {
 class SftCorpus {
  public:
   /// Throws Error that names the file and the line.
-  static SftCorpus load(const std::filesystem::path& path, std::int64_t vocab);
-  static SftCorpus parse(std::string_view text, std::string name, std::int64_t vocab);
+  static SftCorpus load(const std::filesystem::path& path, std::int64_t vocab, bool bytes = false);
+  static SftCorpus parse(std::string_view text, std::string name, std::int64_t vocab,
+                         bool bytes = false);
+  /// Of a source with documents.
+  static SftCorpus of(const TokenSource& source, std::string name);
 
   struct Document {
     std::size_t first = 0;  // into tokens()
@@ -38,7 +41,7 @@ class SftCorpus {
   std::uint32_t fingerprint() const { return fingerprint_; }
 
  private:
-  void add_line(std::string_view line, std::size_t number, std::int64_t vocab);
+  void add_line(std::string_view line, std::size_t number, std::int64_t vocab, bool bytes);
 
   std::string name_;
   std::vector<Document> documents_;
@@ -47,7 +50,7 @@ class SftCorpus {
   std::uint32_t fingerprint_ = 0;
 };
 
-/// The documents [first, first + count), packed. Throws Error when nothing of them counts.
+/// The documents [first, first + count), packed. Throws Error naming one of which nothing counts.
 std::unique_ptr<Dataset> make_sft_dataset(std::shared_ptr<const SftCorpus> corpus,
                                           std::int64_t seq_len, std::size_t first,
                                           std::size_t count);

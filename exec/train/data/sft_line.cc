@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "exec/train/data/token_source.h"
+
 namespace shardwright::exec {
 namespace {
 
@@ -43,9 +45,9 @@ std::string text_of_parts(const JsonReader& message) {
 
 void SftLine::append_text(const JsonReader& object, std::string_view key, std::string_view text,
                           bool counts) {
-  if (vocab_ < 256) {
-    object.fail(key, fmt::format("a list of token ids: the model's vocabulary of {} has no room "
-                                 "for the bytes of a text",
+  if (vocab_ < 256 || (vocab_ > kMostByteVocabulary && !bytes_)) {
+    object.fail(key, fmt::format("a list of token ids: the bytes of a text are no tokens of the "
+                                 "model's vocabulary of {}",
                                  vocab_));
   }
   for (const char c : text) {
@@ -116,6 +118,21 @@ bool SftLine::read(const JsonReader& object) {
   append(object, response, true);
   if (tokens_.size() == prompt) object.fail(response, "at least one token");
   return false;
+}
+
+bool holds_text(std::string_view line) {
+  const nlohmann::json value = parse_json(line, false);
+  if (!value.is_object()) return false;  // reading it says why it is wrong
+  const auto is_ids = [](const nlohmann::json& of) {
+    return of.is_array() && (of.empty() || of.front().is_number());
+  };
+  const nlohmann::json none;
+  const auto at = [&none](const nlohmann::json& of, const char* key) -> const nlohmann::json& {
+    return of.is_object() && of.contains(key) ? of[key] : none;
+  };
+  const nlohmann::json& messages = at(value, "messages");
+  if (messages.is_array() && !messages.empty()) return !is_ids(at(messages.front(), "content"));
+  return !is_ids(at(value, value.contains("prompt") ? "prompt" : "text"));
 }
 
 }  // namespace shardwright::exec

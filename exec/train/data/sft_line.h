@@ -10,7 +10,8 @@
 //                                      of token ids is taken as it is
 //   {"text": ...}                      all of it counts
 //
-// The UTF-8 bytes of a text are its tokens. Other keys are ignored.
+// The UTF-8 bytes of a text are its tokens, where the model's tokens are bytes. Other keys are
+// ignored.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,10 @@ namespace shardwright::exec {
 
 class SftLine {
  public:
-  /// Appends to both.
-  SftLine(std::int64_t vocab, std::vector<std::int32_t>& tokens, std::vector<bool>& counts)
-      : vocab_(vocab), tokens_(tokens), counts_(counts) {}
+  /// Appends to both; `bytes`: texts are asked for (require_bytes).
+  SftLine(std::int64_t vocab, bool bytes, std::vector<std::int32_t>& tokens,
+          std::vector<bool>& counts)
+      : vocab_(vocab), bytes_(bytes), tokens_(tokens), counts_(counts) {}
 
   /// True for a text, of which every part is as good as the first. Throws Error naming the key.
   bool read(const JsonReader& object);
@@ -40,8 +42,12 @@ class SftLine {
   void append_message(const JsonReader& message, bool may_count);
 
   std::int64_t vocab_;
+  bool bytes_;
   std::vector<std::int32_t>& tokens_;
   std::vector<bool>& counts_;
 };
+
+/// Whether a line holds texts, whose tokens a tokenizer makes, and not token ids.
+bool holds_text(std::string_view line);
 
 }  // namespace shardwright::exec

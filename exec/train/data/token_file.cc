@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ namespace shardwright::exec {
 namespace {
 
 constexpr std::string_view kMagic = "SHWTOKEN";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kPlain = 1, kWithDocuments = 2;  // versions
 
 struct Header {
   char magic[8];
@@ -34,6 +35,17 @@ struct Header {
 };
 static_assert(sizeof(Header) == 48);
 constexpr std::size_t kCheckedBytes = 44;
+
+/// What version 2 adds.
+struct DocumentsHeader {
+  std::uint64_t documents;
+  std::uint32_t masked;
+  std::uint32_t tables_crc;
+  std::byte hashes[3][32];
+  std::uint32_t crc;
+  std::uint32_t zero;
+};
+static_assert(sizeof(DocumentsHeader) == 120);
 
 std::uint32_t header_crc(const Header& header) {
   return crc32(std::as_bytes(std::span(&header, 1)).first(kCheckedBytes));
@@ -52,8 +64,9 @@ class TokenFile final : public TokenSource {
                               bytes.size(), sizeof header_));
     }
     std::memcpy(&header_, bytes.data(), sizeof header_);
-    if (header_.version != kVersion) {
-      throw Error(fmt::format("{}: version {}, expected {}", name, header_.version, kVersion));
+    if (header_.version != kPlain && header_.version != kWithDocuments) {
+      throw Error(fmt::format("{}: version {}, expected {} or {}", name, header_.version, kPlain,
+                              kWithDocuments));
     }
     if (header_crc(header_) != header_.header_crc) {
       throw Error(fmt::format("{}: the header's checksum is wrong: the file is damaged", name));
@@ -72,19 +85,20 @@ class TokenFile final : public TokenSource {
                               header_.tokens, header_.block_tokens, bytes.size()));
     }
     blocks_ = (header_.tokens + header_.block_tokens - 1) / header_.block_tokens;
-    const std::uint64_t expected = sizeof header_ + 4 * blocks_ + width * header_.tokens;
+    const std::uint64_t tables = header_.version == kWithDocuments ? read_documents() : 0;
+    const std::uint64_t expected = sizeof header_ + tables + 4 * blocks_ + width * header_.tokens;
     if (expected != bytes.size()) {
       throw Error(fmt::format("{}: {} bytes, expected {} for its {} tokens", name, bytes.size(),
                               expected, header_.tokens));
     }
-    const auto table = bytes.subspan(sizeof header_, 4 * blocks_);
+    const auto table = bytes.subspan(sizeof header_ + tables, 4 * blocks_);
     if (crc32(table) != header_.table_crc) {
       throw Error(
           fmt::format("{}: the checksum of the block table is wrong: the file is damaged", name));
     }
     table_.resize(blocks_);
     if (!table_.empty()) std::memcpy(table_.data(), table.data(), table.size());
-    data_ = bytes.subspan(sizeof header_ + table.size());
+    data_ = bytes.subspan(sizeof header_ + tables + table.size());
     checked_ = std::make_unique<std::atomic<bool>[]>(blocks_);
   }
 
@@ -100,13 +114,15 @@ class TokenFile final : public TokenSource {
          block <= (begin + out.size() - 1) / header_.block_tokens; ++block) {
       check_block(block);
     }
-    const std::size_t width = header_.token_bytes;
-    const std::byte* at = data_.data() + begin * width;
-    for (std::int32_t& token : out) {
-      std::uint32_t value = 0;
-      std::memcpy(&value, at, width);
-      token = static_cast<std::int32_t>(value);
-      at += width;
+    switch (header_.token_bytes) {
+      case 1:
+        copy<std::uint8_t>(begin, out);
+        break;
+      case 2:
+        copy<std::uint16_t>(begin, out);
+        break;
+      default:
+        copy<std::uint32_t>(begin, out);
     }
     detail::check_vocabulary(out, first, static_cast<std::int64_t>(header_.vocab), file_.name());
   }
@@ -116,8 +132,51 @@ class TokenFile final : public TokenSource {
                        header_.vocab);
   }
   std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
+  std::span<const std::uint64_t> documents() const override { return documents_; }
+  std::span<const std::byte> mask() const override { return mask_; }
 
  private:
+  /// Of version 2; how many bytes stand between the first header and the block table.
+  std::uint64_t read_documents() {
+    const std::span<const std::byte> all = file_.bytes();
+    const auto fail = [this](const char* what) {
+      throw Error(fmt::format("{}: {}: the file is damaged", file_.name(), what));
+    };
+    DocumentsHeader more{};
+    if (all.size() < sizeof header_ + sizeof more) fail("it ends in its header");
+    std::memcpy(&more, all.data() + sizeof header_, sizeof more);
+    if (crc32(all.subspan(sizeof header_, offsetof(DocumentsHeader, crc))) != more.crc ||
+        more.zero != 0)
+      fail("the checksum of the second header is wrong");
+    const auto tables = all.subspan(sizeof header_ + sizeof more);
+    const std::uint64_t mask_bytes = more.masked == 0 ? 0 : (header_.tokens + 7) / 8;
+    if (mask_bytes > tables.size() || more.documents > (tables.size() - mask_bytes) / 8)
+      fail("it ends in its documents");
+    const auto ends = tables.first(8 * more.documents);
+    mask_ = tables.subspan(ends.size(), mask_bytes);
+    if (crc32(tables.first(ends.size() + mask_bytes)) != more.tables_crc)
+      fail("the checksum of the documents is wrong");
+    // The header has a multiple of 8 bytes, and files are mapped at pages.
+    documents_ = {reinterpret_cast<const std::uint64_t*>(ends.data()), more.documents};
+    std::uint64_t before = 0;
+    for (const std::uint64_t end : documents_) {
+      if ((end & ~kGoesOn) <= before) fail("a document ends before it begins");
+      before = end & ~kGoesOn;
+    }
+    if (before != header_.tokens) fail("the documents do not end with the tokens");
+    return sizeof more + ends.size() + mask_bytes;
+  }
+
+  template <class Stored>
+  void copy(std::uint64_t begin, std::span<std::int32_t> out) const {
+    const std::byte* at = data_.data() + begin * sizeof(Stored);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      Stored value = 0;
+      std::memcpy(&value, at + i * sizeof value, sizeof value);
+      out[i] = static_cast<std::int32_t>(value);
+    }
+  }
+
   void check_block(std::uint64_t block) const {
     if (checked_[block].load(std::memory_order_relaxed)) return;
     const std::uint64_t begin = block * header_.block_tokens;
@@ -135,6 +194,8 @@ class TokenFile final : public TokenSource {
   std::uint64_t blocks_ = 0;
   std::vector<std::uint32_t> table_;
   std::span<const std::byte> data_;
+  std::span<const std::uint64_t> documents_;
+  std::span<const std::byte> mask_;
   std::unique_ptr<std::atomic<bool>[]> checked_;
 };
 
@@ -155,7 +216,7 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::in
   detail::check_vocabulary(tokens, 0, vocab, path.string());
   Header header{};
   std::memcpy(header.magic, kMagic.data(), kMagic.size());
-  header.version = kVersion;
+  header.version = kPlain;
   header.token_bytes = vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
   header.vocab = static_cast<std::uint64_t>(vocab);
   header.tokens = tokens.size();

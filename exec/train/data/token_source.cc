@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
@@ -38,9 +41,6 @@ std::uint32_t fingerprint_of(std::span<const std::byte> bytes) {
 
 namespace {
 
-/// Models made for bytes have 256 tokens and perhaps some that mark; larger vocabularies are not
-/// filled by a text.
-constexpr std::int64_t kUsualByteVocabulary = 512;
 constexpr std::int64_t kLlmcHeaderInts = 256;
 constexpr std::int64_t kLlmcHeaderBytes = 4 * kLlmcHeaderInts;
 
@@ -58,12 +58,8 @@ void check_range(std::int64_t first, std::size_t count, std::int64_t size) {
 
 class TextSource final : public TokenSource {
  public:
-  TextSource(const std::filesystem::path& path, std::int64_t vocab) : file_(path), vocab_(vocab) {
-    if (vocab < 256) {
-      throw Error(fmt::format(
-          "{}: a text has bytes up to 255, but the model's vocab_size is {}, expected at least 256",
-          file_.name(), vocab));
-    }
+  TextSource(const std::filesystem::path& path, std::int64_t vocab, bool asked) : file_(path) {
+    require_bytes(file_.name(), vocab, asked);
   }
   std::int64_t size() const override { return std::ssize(file_.bytes()); }
   void read(std::int64_t first, std::span<std::int32_t> out) const override {
@@ -73,19 +69,12 @@ class TextSource final : public TokenSource {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::to_integer<std::int32_t>(at[i]);
   }
   std::string describe() const override {
-    std::string text = fmt::format("{}, {} bytes of text", file_.name(), size());
-    if (vocab_ > kUsualByteVocabulary) {
-      text += fmt::format(
-          ", each a token (256 of the model's {}; scripts/make_tokens applies a tokenizer)",
-          vocab_);
-    }
-    return text;
+    return fmt::format("{}, {} bytes of text", file_.name(), size());
   }
   std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
 
  private:
   MappedFile file_;
-  std::int64_t vocab_;
 };
 
 class LlmcSource final : public TokenSource {
@@ -182,8 +171,46 @@ bool is_llmc_file(std::span<const std::byte> bytes) {
                      [&](const LlmcVersion& known) { return known.magic == magic; });
 }
 
-std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab) {
-  return std::make_unique<TextSource>(path, vocab);
+void require_bytes(const std::string& name, std::int64_t vocab, bool asked) {
+  if (vocab < 256) {
+    throw Error(fmt::format(
+        "{}: a text has bytes up to 255, but the model's vocab_size is {}, expected at least 256",
+        name, vocab));
+  }
+  if (vocab <= kMostByteVocabulary || asked) return;
+  throw Error(fmt::format(
+      "{}: a text, whose bytes are not the model's {} tokens, expected token ids", name, vocab));
+}
+
+std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab,
+                                       bool asked) {
+  return std::make_unique<TextSource>(path, vocab, asked);
+}
+
+void check_tokens(const TokenSource& source) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 18;
+  const std::int64_t pieces = (source.size() + kPiece - 1) / kPiece;
+  const std::int64_t parts = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1,
+                                                      std::max<std::int64_t>(pieces, 1));
+  std::vector<std::exception_ptr> wrong(static_cast<std::size_t>(parts));
+  const auto read = [&](std::int64_t part) {
+    std::vector<std::int32_t> tokens;
+    try {
+      for (std::int64_t i = pieces * part / parts; i < pieces * (part + 1) / parts; ++i) {
+        tokens.resize(static_cast<std::size_t>(std::min(kPiece, source.size() - i * kPiece)));
+        source.read(i * kPiece, tokens);
+      }
+    } catch (const Error&) {
+      wrong[static_cast<std::size_t>(part)] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::int64_t part = 1; part < parts; ++part) threads.emplace_back(read, part);
+    read(0);
+  }
+  for (const std::exception_ptr& one : wrong)
+    if (one) std::rethrow_exception(one);
 }
 
 std::unique_ptr<TokenSource> open_llmc_tokens(const std::filesystem::path& path,

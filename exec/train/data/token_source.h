@@ -25,10 +25,25 @@ class TokenSource {
   virtual std::string describe() const = 0;
   /// The same for the same corpus: a resumed run asks whether its data are still those.
   virtual std::uint32_t fingerprint() const = 0;
+  /// Where documents end, ascending; with kGoesOn where the next sequence has what this one has no
+  /// room for. Empty: nobody knows.
+  virtual std::span<const std::uint64_t> documents() const { return {}; }
+  /// A bit a token, the lowest of a byte first: whether the loss asks for it. Empty: for all.
+  virtual std::span<const std::byte> mask() const { return {}; }
 };
 
-/// Every byte is a token; the model's vocabulary must have 256 entries or more.
-std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab);
+inline constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;
+
+/// Models made for bytes have 256 tokens and perhaps some that mark; another's tokens are no bytes.
+inline constexpr std::int64_t kMostByteVocabulary = 512;
+/// Throws Error where the bytes of a text are no tokens of the model, unless they are `asked` for.
+void require_bytes(const std::string& name, std::int64_t vocab, bool asked);
+
+/// Every byte is a token.
+std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab,
+                                       bool asked = false);
+/// Reads all tokens once, by all processors. Throws the Error of the first that is wrong.
+void check_tokens(const TokenSource& source);
 /// llm.c's format of either version.
 std::unique_ptr<TokenSource> open_llmc_tokens(const std::filesystem::path& path,
                                               std::int64_t vocab);
