@@ -300,12 +300,12 @@ TEST_F(RunTest, StartsFromTheModelThatItWrote) {
   EXPECT_EQ(other.exit_code, 3);
 }
 
-TEST_F(RunTest, ReadsTokenFilesOfTheScript) {
+TEST_F(RunTest, ReadsTokenFilesOfTheConverter) {
   const fs::path python = program_path("python3");
   if (python.empty()) GTEST_SKIP() << "no python3";
   const std::string scripts = SHARDWRIGHT_SCRIPTS;
-  const ProgramResult made =
-      run({python.string(), scripts + "/make_tokens", at("text.tok"), "--bytes", at("text.txt")});
+  const ProgramResult made = run({python.string(), scripts + "/../cli/python/shardwright/tokens.py",
+                                  at("text.tok"), "--tokenizer", "bytes", at("text.txt")});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   ASSERT_EQ(run(small("text")).exit_code, 0);
   const ProgramResult tokens = run(small("tokens", {"--data", at("text.tok")}));
