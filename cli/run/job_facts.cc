@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 
 /// Settings that a rank may have for itself: paths, whose contents count, and what only rank 0 or
 /// the rank's own machine does.
-constexpr std::array<std::string_view, 11> kOfOneRank = {
+constexpr std::array<std::string_view, 12> kOfOneRank = {
     "plan", "model",   "data",       "out",         "overwrite", "log-every",
-    "nvtx", "cluster", "rendezvous", "cpu-binding", "threads"};
+    "nvtx", "cluster", "rendezvous", "cpu-binding", "threads",   "tokenizer"};
 
 /// Paths of which all ranks have one or none.
 constexpr std::array<std::string_view, 4> kGivenOrNot = {"weights", "eval-data", "resume", "trace"};
@@ -73,20 +73,10 @@ Model arithmetic_of(Model model) {
   return model;
 }
 
-/// Where sums of large files are kept; empty: nowhere.
-fs::path data_cache() {
-  const auto folder = [](const char* variable, const char* within) -> fs::path {
-    const char* value = std::getenv(variable);
-    return value == nullptr || *value != '/' ? fs::path() : fs::path(value) / within;
-  };
-  const fs::path own = folder("XDG_CACHE_HOME", "shardwright/data");
-  return own.empty() ? folder("HOME", ".cache/shardwright/data") : own;
-}
-
 std::string sums_of(const std::vector<std::string>& files) {
   std::vector<std::string> sums;
   for (const std::string& file : files)
-    sums.push_back(fmt::format("{:08x}", exec::crc32_of_file(file, data_cache())));
+    sums.push_back(fmt::format("{:08x}", exec::crc32_of_file(file, cache_folder("data"))));
   return fmt::format("{}", fmt::join(sums, " "));
 }
 
@@ -105,6 +95,15 @@ std::map<std::string, std::pair<std::string, std::string>> differences(const exe
 }
 
 }  // namespace
+
+fs::path cache_folder(const char* name) {
+  const auto folder = [name](const char* variable, const char* within) -> fs::path {
+    const char* value = std::getenv(variable);
+    return value == nullptr || *value != '/' ? fs::path() : fs::path(value) / within / name;
+  };
+  const fs::path own = folder("XDG_CACHE_HOME", "shardwright");
+  return own.empty() ? folder("HOME", ".cache/shardwright") : own;
+}
 
 void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data& data) {
   exec::JobFacts& facts = options.facts;

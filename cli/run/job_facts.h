@@ -3,6 +3,7 @@
 // checkpoint, and what is said then.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include "exec/train/checkpoint.h"
 
 namespace shardwright::cli {
+
+/// Where what can be made again is kept; empty: nowhere.
+std::filesystem::path cache_folder(const char* name);
 
 /// Decides them in the options, once everything else is decided; reads the training data once.
 void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data& data);

@@ -5,7 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cli/build_info.h"
@@ -17,6 +19,7 @@
 #include "exec/fp8_gpus.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/hf/config.h"
 
 namespace shardwright::cli {
@@ -80,9 +83,29 @@ void require_fp8(const RunOptions& options) {
   }
 }
 
+/// What is said of the length of a run besides its steps is said once; run files repeat the steps.
+void decide_tokens(RunSettings& settings, const Plan& plan) {
+  for (const char* budget : {"epochs", "tokens"}) {
+    if (settings.text(budget).empty()) continue;
+    const char* other = settings.at("steps").origin == "flag" ? "steps"
+                        : budget == std::string_view("epochs") && !settings.text("tokens").empty()
+                            ? "tokens"
+                            : nullptr;
+    if (other != nullptr) settings.fail(budget, fmt::format("left out beside --{}", other));
+  }
+  if (settings.text("tokens").empty()) return;
+  const std::int64_t tokens = settings.count("tokens", {1, kMostSteps << 20});
+  const std::int64_t of_step = sequences_of_step(plan) * plan.seq_len;
+  settings.decide("steps", fmt::format("{}", (tokens + of_step - 1) / of_step),
+                  fmt::format("--tokens {}", settings.text("tokens")));
+  settings.decide("tokens", "", "--steps");
+}
+
 exec::TrainOptions train_options(const RunSettings& settings) {
   exec::TrainOptions train;
-  train.lr.total_steps = settings.count("steps", {1, kMostSteps});
+  // How many steps epochs are is known once the data are (decide_epochs).
+  const bool open = !settings.text("epochs").empty();
+  train.lr.total_steps = open ? kMostSteps : settings.count("steps", {1, kMostSteps});
   train.lr.peak = settings.number("lr", kNotNegative);
   train.lr.shape =
       *exec::lr_shape_from(settings.word("schedule", {"cosine", "linear", "wsd", "constant"}));
@@ -156,6 +179,15 @@ void check_sums(const RunSettings& settings, Transport transport, std::int64_t r
     settings.fail("sums", "auto or exact, since these ranks add up in the order of the plan");
 }
 
+exec::DocumentEnds document_ends(const RunSettings& settings, const std::string& config) {
+  exec::DocumentEnds ends;
+  ends.apart = settings.word("documents", {"joined", "apart"}) == "apart";
+  nlohmann::json eos = parse_json(config).value("eos_token_id", nlohmann::json());
+  if (eos.is_array() && !eos.empty()) eos = nlohmann::json(eos.front());
+  if (ends.apart && eos.is_number_integer()) ends.token = eos.get<std::int64_t>();
+  return ends;
+}
+
 /// The cluster that virtual clocks mean, which this run must be able to have; else empty.
 std::string virtual_network(const RunSettings& settings, bool is_virtual,
                             const RunOptions& options) {
@@ -182,6 +214,23 @@ profiles::ClusterFile cluster_file_of(const RunOptions& options) {
   return options.cluster_file.empty()
              ? profiles::load_cluster(options.cluster)
              : profiles::parse_cluster(options.cluster_file, "the plan's cluster_file");
+}
+
+std::int64_t sequences_of_step(const Plan& plan) {
+  return plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum;
+}
+
+void decide_epochs(RunSettings& settings, RunOptions& options, std::int64_t sequences) {
+  if (settings.text("epochs").empty()) return;
+  const double epochs = settings.number("epochs", {1e-9, 1e9});
+  const double steps = std::ceil(epochs * static_cast<double>(sequences) /
+                                 static_cast<double>(sequences_of_step(options.plan)));
+  if (steps > static_cast<double>(kMostSteps)) settings.fail("epochs", "fewer of these data");
+  settings.decide("steps", fmt::format("{:.0f}", steps),
+                  fmt::format("--epochs {}", settings.text("epochs")));
+  settings.decide("epochs", "", "--steps");
+  options.train.lr = train_options(settings).lr;
+  settings.count("trace-step", {0, options.train.lr.total_steps});
 }
 
 RunOptions run_options(RunSettings& settings) {
@@ -253,6 +302,7 @@ RunOptions run_options(RunSettings& settings) {
     options.threads = std::max(1, cores / sharers);
   }
 
+  decide_tokens(settings, options.plan);
   options.train = train_options(settings);
   options.train.config = options.config;
   options.data.train = required(settings, "data", "", "a file, or synthetic");
@@ -261,6 +311,8 @@ RunOptions run_options(RunSettings& settings) {
       exec::data_format_from(settings.word("format", {"auto", "text", "bin", "tokens", "sft"}));
   options.data.held_out_fraction = settings.number("hold-out", {0, 0.9});
   options.data.holds_out = options.data.held_out_fraction > 0;
+  options.data.ends = document_ends(settings, options.config);
+  options.data.checks = options.launch.rank == 0;
   options.data.seq_len = options.plan.seq_len;
   options.data.vocab = options.model.vocab;
   options.data.seed = options.train.seed;

@@ -64,4 +64,9 @@ profiles::ClusterFile cluster_file_of(const RunOptions& options);
 /// Decides what the settings leave open, and writes it back to them. Throws Error.
 RunOptions run_options(RunSettings& settings);
 
+/// Decides what --epochs mean, once the sequences of the training data are known.
+void decide_epochs(RunSettings& settings, RunOptions& options, std::int64_t sequences);
+
+std::int64_t sequences_of_step(const Plan& plan);
+
 }  // namespace shardwright::cli

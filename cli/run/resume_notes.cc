@@ -12,10 +12,6 @@
 namespace shardwright::cli {
 namespace {
 
-std::int64_t sequences_of_step(const Plan& plan) {
-  return plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum;
-}
-
 std::string parts_text(std::int64_t parts) {
   return fmt::format("{} part{}", parts, parts == 1 ? "" : "s");
 }

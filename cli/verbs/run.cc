@@ -135,7 +135,9 @@ class RunVerb : public Verb {
       return ExitCode::kDone;
     }
     Predicted predicted = lower_and_predict(options, false);
+    apply_tokenizer(options, settings_);
     exec::Data data = exec::open_data(options.data);
+    decide_epochs(settings_, options, data.train->sequences());
     if (data.train->packs_documents()) predicted = lower_and_predict(options, true);
     const bool shown = options.launch.rank == 0;
     std::optional<OutputLock> lock;
@@ -291,18 +293,6 @@ class RunVerb : public Verb {
     return train.interrupted ? kStopped : ExitCode::kDone;
   }
 
-  /// Folders that may hold the model's tokenizer.
-  static std::vector<fs::path> model_sources(const RunOptions& options) {
-    std::vector<fs::path> folders;
-    std::error_code ignored;
-    for (const std::string& given : {options.model_name, options.weights}) {
-      if (given.empty() || !fs::exists(given, ignored)) continue;
-      folders.push_back(fs::is_directory(given, ignored) ? fs::path(given)
-                                                         : fs::absolute(given).parent_path());
-    }
-    return folders;
-  }
-
   static void write_trace(const RunOptions& options, const Predicted& predicted,
                           const exec::TrainResult& train) {
     if (!options.trace.empty() && !train.timeline.spans.empty()) {
@@ -334,9 +324,7 @@ class RunVerb : public Verb {
     };
     const exec::TrainResult& train = outcome.train;
     const double median = printer.median_step_s();
-    const std::int64_t replicas = options.plan.gpus / options.plan.parallel.replica();
-    const auto tokens = static_cast<double>(replicas * options.plan.micro_batch *
-                                            options.plan.grad_accum * options.plan.seq_len);
+    const auto tokens = static_cast<double>(sequences_of_step(options.plan) * options.plan.seq_len);
     fmt::print(results(), "{}\n",
                json_text({{"schema", "shardwright.run/1.0"},
                           {"first_step", train.first_step},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards which files `shardwright run` reads and writes on demand.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/machine/program_path.h"
 #include "tests/cli/run_fixture.h"
 
 namespace shardwright::cli {
@@ -52,6 +54,121 @@ TEST_F(RunFiles, EventFilesFollowNoLink) {
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr(at("out/tensorboard")));
   EXPECT_TRUE(fs::is_empty(folder_ / "elsewhere"));
+}
+
+/// A model of more tokens than there are bytes, and a tokenizer beside it.
+class RunTexts : public RunFixture {
+ protected:
+  void SetUp() override {
+    RunFixture::SetUp();
+    std::string model = get(folder_ / "model.json");
+    model.replace(model.find("\"vocab_size\": 256"), 17, "\"vocab_size\": 600");
+    put("model.json", model);
+    put("tokenizer.json", "{}");
+    put("it's.txt", get(folder_ / "text.txt"));
+  }
+  Words of_text(const Words& more = {}) const {
+    Words words = small("out", {"--data", at("it's.txt"), "--overwrite", "yes"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+TEST_F(RunTexts, AreRefusedWithTheCommandThatMakesTokens) {
+  const ProgramResult refused = run(of_text());
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("are not the model's 600 tokens"));
+  const std::string command =
+      fmt::format("it'\\''s.tok' --tokenizer {} --vocab 600 --seq-len 32 '{}/it'\\''s.txt'",
+                  folder_.string(), folder_.string());
+  EXPECT_THAT(refused.err, HasSubstr("cli/python/shardwright/tokens.py '" + command));
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  fs::remove(folder_ / "tokenizer.json");
+  EXPECT_THAT(run(of_text()).err, HasSubstr("no tokenizer is beside it"));
+  const ProgramResult wrong = run(of_text({"--tokenizer", at("none")}));
+  EXPECT_EQ(wrong.exit_code, 3);
+  EXPECT_THAT(wrong.err, HasSubstr("--tokenizer is"));
+  const ProgramResult bytes = run(of_text({"--tokenizer", "bytes"}));
+  EXPECT_EQ(bytes.exit_code, 0) << bytes.err;
+  EXPECT_THAT(get(folder_ / "out" / "run.ini"), HasSubstr("tokenizer = bytes  # flag"));
+}
+
+// What SHARDWRIGHT_PYTHON names here applies bytes, whatever tokenizer it is told.
+TEST_F(RunTexts, BecomeTokensOnceWhereAPythonIsNamed) {
+  const fs::path python = program_path("python3");
+  if (python.empty()) GTEST_SKIP() << "no python3";
+  const fs::path script =
+      put("python",
+          fmt::format("#!/bin/sh\necho began >>{}/began\nshift 1\nexec {} "
+                      "{}/../cli/python/shardwright/tokens.py \"$1\" --tokenizer bytes \"$8\"\n",
+                      folder_.string(), python.string(), SHARDWRIGHT_SCRIPTS));
+  fs::permissions(script, fs::perms::owner_all);
+  const Words environment{"SHARDWRIGHT_PYTHON=" + script.string(), "XDG_CACHE_HOME=" + at("cache")};
+  const auto began = [&] { return get(folder_ / "began").size() / 6; };
+  for (int i = 0; i < 2; ++i) {
+    const ProgramResult result = run(of_text(), environment);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("tokens of a vocabulary of 256"));
+    EXPECT_EQ(began(), 1u) << "it is kept";
+  }
+  const std::string model = model_of("out");
+  ASSERT_EQ(run(of_text({"--tokenizer", "bytes"})).exit_code, 0);
+  EXPECT_EQ(model_of("out"), model);
+  put("tokenizer.json", "{ }");
+  ASSERT_EQ(run(of_text(), environment).exit_code, 0);
+  EXPECT_EQ(began(), 2u) << "by another tokenizer";
+  put("it's.txt", std::string(9000, 'x'));
+  ASSERT_EQ(run(of_text(), environment).exit_code, 0);
+  EXPECT_EQ(began(), 3u) << "of another text";
+  put("it's.txt", std::string(9000, '\xff'));
+  const ProgramResult failed = run(of_text(), environment);
+  EXPECT_EQ(failed.exit_code, 3);
+  EXPECT_THAT(failed.err, HasSubstr("no UTF-8 at byte 0"));
+}
+
+TEST_F(RunFiles, TokensAndEpochsAreSteps) {
+  // A step has 2 ranks of 2 sequences of 32 tokens; 5 % of the text are held out.
+  const auto steps = [&](const Words& more) {
+    Words words{SHARDWRIGHT_BINARY,
+                "run",
+                "--device",
+                "host",
+                "--model",
+                at("model.json"),
+                "--data",
+                at("text.txt"),
+                "--ranks",
+                "2",
+                "--seq-len",
+                "32",
+                "--micro-batch",
+                "2",
+                "--threads",
+                "1",
+                "--out",
+                at("out"),
+                "--overwrite",
+                "yes",
+                "--save",
+                "none"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run(words);
+    if (result.exit_code != 0) return result.err;
+    const std::string ini = get(folder_ / "out" / "run.ini");
+    const std::size_t begin = ini.find("\nsteps = ") + 1;
+    EXPECT_THAT(ini, HasSubstr("\ntokens =   #"));
+    return ini.substr(begin, ini.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(steps({"--tokens", "1k"}), "steps = 8  # --tokens 1k");
+  EXPECT_EQ(steps({"--tokens", "129"}), "steps = 2  # --tokens 129");
+  const auto size = fs::file_size(folder_ / "text.txt");
+  const auto sequences =
+      (size - static_cast<std::uintmax_t>(0.05 * static_cast<double>(size)) - 1) / 32;
+  EXPECT_EQ(steps({"--epochs", "0.1"}),
+            fmt::format("steps = {}  # --epochs 0.1", (sequences + 39) / 40));
+  EXPECT_THAT(steps({"--epochs", "0.1", "--warmup", "9999"}), HasSubstr("--warmup is 9999"));
+  EXPECT_THAT(steps({"--epochs", "1", "--steps", "5"}), HasSubstr("left out beside --steps"));
+  EXPECT_THAT(steps({"--epochs", "1", "--tokens", "5"}), HasSubstr("left out beside --tokens"));
 }
 
 }  // namespace
