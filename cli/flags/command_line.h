@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 
 namespace CLI {
@@ -126,5 +127,26 @@ class CommandLine {
  private:
   std::unique_ptr<CLI::App> app_;
 };
+
+}  // namespace shardwright::cli
+
+// Turns what the parser refused into the project's errors: one sentence, the flag and value named,
+// exit code 2.
+
+namespace shardwright::cli {
+
+/// What is known of a line after it could not be parsed.
+struct FailedParse {
+  std::string program;
+  std::string verb;                   // that was given; empty: none
+  std::vector<std::string> verbs;     // that there are
+  std::vector<std::string> flags;     // "--gpus": of the program and of the verb
+  std::vector<std::string> unplaced;  // words that mean nothing there
+  bool wrong_number_of_values = false;
+  bool something_is_missing = false;
+  std::string said;  // by the parser
+};
+
+Error usage_error(const FailedParse& failed);
 
 }  // namespace shardwright::cli

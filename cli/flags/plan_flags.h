@@ -12,11 +12,33 @@
 #include <vector>
 
 #include "cli/flags/command_line.h"
-#include "cli/flags/training_task.h"
+#include "sim/core/model.h"
+#include "sim/core/plan_json.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/job.h"
 
 namespace shardwright::cli {
+
+// What is trained, in the words of who fine-tunes: a task stands for a few knobs and for the
+// framework that is usual for it.
+
+enum class TrainingTask { kPretrain, kSft, kLora, kQlora };
+
+/// Throws Error naming --task, the word and what is accepted.
+TrainingTask parse_training_task(const std::string& word);
+std::string training_task_words();
+
+/// Of sft and adapters: other frameworks are usual, and smaller batches.
+bool fine_tunes(const std::optional<TrainingTask>& task, const GivenKnobs& knobs);
+
+/// "sequence length 8,192, from the model": what usual_seq_len takes.
+std::string usual_length_words(const Model& model, bool fine_tunes);
+
+/// Knobs that the task stands for and nobody gave: adapters of the usual rank, over nf4 in qlora.
+void take_task(TrainingTask task, GivenKnobs& knobs);
+
+/// Throws Error where knobs that were given contradict the task.
+void check_task(const std::optional<TrainingTask>& task, const GivenKnobs& knobs);
 
 struct PlanFlags {
   std::optional<std::string> model, cluster, stack, plan_file;
@@ -41,5 +63,10 @@ sim::Job resolve_base(const PlanFlags& flags);
 /// the defaults of Plan. Throws Error when model or cluster is missing (wrong usage) or
 /// a value makes no sense.
 sim::Job resolve(const PlanFlags& flags);
+
+// A plan that comes from elsewhere than a file of --plan, changed by the flags of the command line.
+
+/// As resolve() with a plan file of this content.
+sim::Job resolve_onto(const PlanFlags& flags, const PlanDocument& document);
 
 }  // namespace shardwright::cli

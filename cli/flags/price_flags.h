@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "cli/flags/command_line.h"
+#include "profiles/prices/energy.h"
 #include "profiles/prices/price.h"
 #include "tuner/size/offers.h"
 
@@ -25,5 +27,16 @@ struct PriceFlags {
 
 /// Adds the NAME=USD of one --price. Throws Error when it is none.
 void add_price(tuner::Prices& prices, const std::string& text);
+
+// The flags that say what electricity is where a run would be.
+
+struct EnergyFlags {
+  std::optional<double> pue, grid_kg_per_kwh;
+
+  void declare(Command& command);
+  bool any() const { return pue || grid_kg_per_kwh; }
+  /// What ships, with what was given.
+  profiles::Energy energy(std::optional<double> limit_watts) const;
+};
 
 }  // namespace shardwright::cli

@@ -11,6 +11,7 @@
 #include "sim/core/base/words.h"
 
 namespace shardwright::cli {
+
 namespace {
 
 constexpr const char* kGoal = "The goal";

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags/energy_flags.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/price_flags.h"
 #include "tuner/size/sizing_choice.h"

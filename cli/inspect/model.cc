@@ -16,7 +16,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/job_notes.h"
+#include "cli/render/words/plan.h"
 #include "cli/text.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/json_file.h"

@@ -3,20 +3,153 @@
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <set>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
-#include "cli/prices/catalog_files.h"
+#include "profiles/data_dir.h"
 #include "sim/core/base/csv.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
+
+namespace {
+
+bool applies(const std::string& cloud, std::string_view of) {
+  return cloud.empty() || cloud == of;
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view pattern, std::string_view word) {
+  std::size_t p = 0, w = 0, star = std::string_view::npos, resume = 0;
+  while (w < word.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = w;
+    } else if (p < pattern.size() && pattern[p] == word[w]) {
+      ++p, ++w;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      w = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+CatalogNames CatalogNames::load() {
+  const JsonFile document = JsonFile::load(profiles::data_dir() / "skypilot.json");
+  const JsonReader root = document.root();
+  require_schema(root, "shardwright.skypilot_names", 1);
+  CatalogNames names;
+  const auto text = [](const JsonReader& from, const char* key) {
+    return from.find<std::string>(key).value_or("");
+  };
+  for (const JsonReader& entry : root.require_array("clouds")) {
+    names.clouds_[entry.require<std::string>("cloud")] = {
+        text(entry, "no_prices"), entry.optional<double>("sentinel", 0),
+        entry.optional<bool>("lists_commitments", false),
+        entry.optional<bool>("tells_memory", false)};
+  }
+  for (const JsonReader& entry : root.require_array("gpus")) {
+    names.gpus_.push_back({text(entry, "cloud"), entry.require<std::string>("accelerator"),
+                           text(entry, "instance"), text(entry, "gpu"),
+                           entry.find<double>("least_mib"), entry.find<double>("most_mib")});
+  }
+  for (const JsonReader& entry : root.require_array("clusters")) {
+    names.clusters_.push_back({text(entry, "cloud"), entry.require<std::string>("instance"),
+                               entry.require<std::string>("cluster")});
+  }
+  for (const JsonReader& entry : root.require_array("hosts")) {
+    names.hosts_.push_back(
+        {entry.require<std::string>("cloud"), entry.require<std::string>("instance"),
+         entry.require<std::string>("accelerator"), entry.optional<std::int64_t>("count", 0)});
+  }
+  return names;
+}
+
+std::string CatalogNames::gpu_of(const CatalogMachine& machine) const {
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.accelerator != machine.accelerator || !applies(gpu.cloud, machine.cloud)) continue;
+    if (!gpu.instance.empty() && !matches_pattern(gpu.instance, machine.instance)) continue;
+    if (gpu.least_mib && machine.gpu_memory_mib.value_or(0) < *gpu.least_mib) continue;
+    if (gpu.most_mib && machine.gpu_memory_mib.value_or(*gpu.most_mib + 1) > *gpu.most_mib)
+      continue;
+    return gpu.gpu;
+  }
+  return "";
+}
+
+std::string CatalogNames::accelerator_of(std::string_view gpu) const {
+  const auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& entry) {
+    return entry.cloud.empty() && entry.gpu == gpu;
+  });
+  return at == gpus_.end() ? "" : at->accelerator;
+}
+
+std::string CatalogNames::cluster_of(const CatalogMachine& machine) const {
+  const auto at = std::find_if(clusters_.begin(), clusters_.end(), [&](const OwnCluster& own) {
+    return applies(own.cloud, machine.cloud) && matches_pattern(own.instance, machine.instance);
+  });
+  return at == clusters_.end() ? "" : at->cluster;
+}
+
+bool CatalogNames::has_provider(std::string_view cluster) const {
+  return std::any_of(clusters_.begin(), clusters_.end(),
+                     [&](const OwnCluster& own) { return own.cluster == cluster; });
+}
+
+std::optional<std::string> CatalogNames::host_of(std::string_view cloud,
+                                                 std::string_view accelerator,
+                                                 std::int64_t count) const {
+  for (const Host& host : hosts_) {
+    if (host.cloud != cloud || host.accelerator != accelerator) continue;
+    if (host.count != 0 && host.count != count) continue;
+    std::string name = host.instance;
+    const std::size_t at = name.find("{n}");
+    if (at != std::string::npos) name.replace(at, 3, fmt::format("{}", count));
+    return name;
+  }
+  return std::nullopt;
+}
+
+bool CatalogNames::prices_hosts_apart(std::string_view cloud) const {
+  return std::any_of(hosts_.begin(), hosts_.end(),
+                     [&](const Host& host) { return host.cloud == cloud; });
+}
+
+std::string CatalogNames::no_prices(std::string_view cloud) const {
+  const auto at = clouds_.find(cloud);
+  return at == clouds_.end() ? "" : at->second.no_prices;
+}
+
+double CatalogNames::sentinel(std::string_view cloud) const {
+  const auto at = clouds_.find(cloud);
+  return at == clouds_.end() ? 0 : at->second.sentinel;
+}
+
+bool CatalogNames::lists_commitments(std::string_view cloud) const {
+  const auto at = clouds_.find(cloud);
+  return at != clouds_.end() && at->second.commitments;
+}
+
+bool CatalogNames::tells_memory(std::string_view cloud) const {
+  const auto at = clouds_.find(cloud);
+  return at != clouds_.end() && at->second.memory;
+}
+
 namespace {
 
 constexpr double kSamePrice = 1e-5;  // 21.957642 and 21.95764 are one price
@@ -237,6 +370,71 @@ Catalog read_catalog(const std::vector<std::string>& paths, const CatalogNames& 
                     static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
   }
   return catalog;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_table(const fs::path& path) {
+  return path.filename() == "vms.csv" || path.filename() == "pricing.csv";
+}
+
+CatalogFile file_at(const fs::path& path) {
+  CatalogFile file;
+  file.path = path;
+  const fs::path folder = fs::absolute(path).parent_path().filename();
+  file.cloud = is_table(path) && !folder.empty() ? folder.string() : path.stem().string();
+  struct stat status = {};
+  const bool known = ::stat(path.c_str(), &status) == 0;
+  const std::chrono::sys_seconds time(std::chrono::seconds(known ? status.st_mtime : 0));
+  file.written = std::chrono::floor<std::chrono::days>(time);
+  return file;
+}
+
+/// 8 of ".../v8/aws/vms.csv"; 0 where no version is in the path.
+std::int64_t version_of(const fs::path& path) {
+  const std::string name = path.parent_path().parent_path().filename().string();
+  if (name.size() < 2 || name[0] != 'v') return 0;
+  return parse_int64(std::string_view(name).substr(1)).value_or(0);
+}
+
+std::vector<CatalogFile> files_below(const fs::path& folder) {
+  std::map<std::pair<std::string, std::string>, fs::path> newest;  // by cloud and name
+  std::error_code problem;
+  fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied,
+                                      problem);
+  for (; !problem && at != fs::recursive_directory_iterator(); at.increment(problem)) {
+    if (at.depth() > 4) at.disable_recursion_pending();
+    if (!is_table(at->path())) continue;
+    const std::string cloud = file_at(at->path()).cloud;
+    fs::path& known = newest[{cloud, at->path().filename().string()}];
+    if (known.empty() || version_of(at->path()) > version_of(known)) known = at->path();
+  }
+  if (newest.empty()) {
+    throw Error(
+        fmt::format("{}: holds no vms.csv, expected a folder of the SkyPilot catalog such "
+                    "as ~/.sky/catalogs/v8",
+                    folder.string()));
+  }
+  std::vector<CatalogFile> files;
+  for (const auto& [key, path] : newest) files.push_back(file_at(path));
+  return files;
+}
+
+}  // namespace
+
+std::vector<CatalogFile> catalog_files(const std::vector<std::string>& paths) {
+  std::vector<CatalogFile> files;
+  for (const std::string& path : paths) {
+    std::error_code problem;
+    if (fs::is_directory(path, problem)) {
+      for (CatalogFile& file : files_below(path)) files.push_back(std::move(file));
+    } else {
+      files.push_back(file_at(path));
+    }
+  }
+  return files;
 }
 
 }  // namespace shardwright::cli

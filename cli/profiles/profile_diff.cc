@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <variant>
 
-#include "cli/profiles/profile_kind.h"
+#include "cli/profiles/profile_validation.h"
 #include "cli/render/text/quantity.h"
 #include "profiles/fields.h"
 #include "sim/core/base/error.h"

@@ -12,7 +12,7 @@
 #include "cli/render/stages.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/rule_of_thumb.h"
+#include "cli/render/words/why.h"
 #include "cli/text.h"
 
 namespace shardwright::cli {

@@ -9,15 +9,12 @@
 #include <set>
 
 #include "cli/render/stages.h"
-#include "cli/render/text/bar.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/host_share.h"
-#include "cli/render/words/model_parallel_words.h"
+#include "cli/render/words/model_parallel.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
-#include "cli/render/words/routing.h"
-#include "cli/render/words/software.h"
+#include "cli/render/words/why.h"
 #include "cli/text.h"
 #include "sim/core/layout.h"
 #include "sim/core/units.h"

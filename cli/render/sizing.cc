@@ -8,9 +8,8 @@
 #include <set>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/scatter.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/model_parallel_words.h"
+#include "cli/render/words/model_parallel.h"
 #include "cli/text.h"
 
 namespace shardwright::cli {

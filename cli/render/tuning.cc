@@ -10,7 +10,7 @@
 #include "cli/render/prediction.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/model_parallel_why.h"
+#include "cli/render/words/model_parallel.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 #include "cli/text.h"

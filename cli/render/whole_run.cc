@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "cli/render/json/or_null.h"
+#include "cli/render/json/json_text.h"
 #include "cli/render/sizing.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/energy.h"
+#include "cli/render/words/sizing.h"
 #include "cli/text.h"
 #include "tuner/size/size_batches.h"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/measured/anchor.h"
-
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +9,7 @@
 
 #include "cli/flags/plan_flags.h"
 #include "cli/render/json/json_text.h"
+#include "cli/render/measured/calibration.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"

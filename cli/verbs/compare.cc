@@ -8,8 +8,6 @@
 #include <string>
 
 #include "cli/render/json/json_text.h"
-#include "cli/render/measured/compared_communication.h"
-#include "cli/render/measured/compared_pipeline.h"
 #include "cli/render/measured/trace_comparison.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"

@@ -17,7 +17,6 @@
 #include "cli/render/measured/trainer_file.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/words/job_notes.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"

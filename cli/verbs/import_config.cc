@@ -12,7 +12,7 @@
 #include "cli/build_info.h"
 #include "cli/config/imported.h"
 #include "cli/config/smallest_change.h"
-#include "cli/flags/changed_plan.h"
+#include "cli/flags/plan_flags.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/quantity.h"

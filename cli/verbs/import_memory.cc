@@ -14,7 +14,6 @@
 #include "cli/flags/plan_flags.h"
 #include "cli/memory/seen_memory.h"
 #include "cli/render/json/json_text.h"
-#include "cli/render/json/or_null.h"
 #include "cli/render/text/table.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"

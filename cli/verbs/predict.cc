@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags/energy_flags.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/price_flags.h"
 #include "cli/render/explanation.h"
@@ -18,8 +17,8 @@
 #include "cli/render/prediction.h"
 #include "cli/render/stages.h"
 #include "cli/render/whole_run.h"
-#include "cli/render/words/job_notes.h"
-#include "cli/render/words/rule_of_thumb.h"
+#include "cli/render/words/plan.h"
+#include "cli/render/words/why.h"
 #include "cli/text.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"

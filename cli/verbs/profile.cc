@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/profiles/profile_diff.h"
-#include "cli/profiles/profile_kind.h"
 #include "cli/profiles/profile_validation.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"

@@ -13,7 +13,7 @@
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/words/job_notes.h"
+#include "cli/render/words/plan.h"
 #include "cli/run/job_facts.h"
 #include "cli/run/options.h"
 #include "cli/run/output_folder.h"

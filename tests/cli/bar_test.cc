@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/text/bar.h"
-
 #include <gtest/gtest.h>
 
 #include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
 #include "cli/text.h"
 
 namespace shardwright::cli {

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/profiles/profile_diff.h"
-#include "cli/profiles/profile_kind.h"
 #include "cli/profiles/profile_validation.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"

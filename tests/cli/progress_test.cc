@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/text/progress.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+
+#include "cli/render/text/terminal.h"
 
 namespace shardwright::cli {
 namespace {

@@ -3,14 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/render/json/or_null.h"
+#include "cli/render/json/json_text.h"
 #include "cli/render/stages.h"
-#include "cli/render/words/host_share.h"
-#include "cli/render/words/novelty.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
-#include "cli/render/words/routing.h"
 #include "cli/render/words/runs_here.h"
+#include "cli/render/words/why.h"
 #include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
 #include "sim/cost/attention_cost.h"

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/render/json/or_null.h"
-#include "cli/render/words/energy.h"
-#include "cli/render/words/host_share.h"
+#include "cli/render/json/json_text.h"
 #include "cli/render/words/plan.h"
+#include "cli/render/words/sizing.h"
+#include "cli/render/words/why.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/render/json/or_null.h"
+#include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/runs_here.h"

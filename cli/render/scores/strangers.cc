@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "cli/text.h"
 
 namespace shardwright::cli {
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -126,6 +128,156 @@ Json novelty_coverage_json(const profiles::NoveltyWidths& widths) {
           {"by_class", groups(widths.by_class)},
           {"by_novelty", groups(widths.by_novelty)},
           {"by_source", std::move(sources)}};
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string year_of(const sim::ReleaseScore& score) {
+  return score.year > 0 ? fmt::format("{}", score.year) : "no date";
+}
+
+void add_row(Table& table, const std::string& name, const std::string& released,
+             const sim::ReleaseScore& score) {
+  const std::int64_t n = score.time.n;
+  const auto mean = [](const sim::ErrorScore& errors) {
+    return errors.n > 0 ? percent(errors.mape) : std::string();
+  };
+  table.add_row({name, released, fmt::format("{}", n), mean(score.time), percent(score.time.median),
+                 percent(score.time.worst), mean(score.source_left_out),
+                 fmt::format("{} of {}", score.inside_interval, n)});
+}
+
+Json scores_json(const sim::ReleaseScore& score) {
+  Json json = score_json(score.time);
+  json["interval"] = {{"n", score.time.n}, {"inside", score.inside_interval}};
+  json["source_left_out"] = score_json(score.source_left_out);
+  return json;
+}
+
+}  // namespace
+
+std::string by_framework_text(const std::vector<sim::FrameworkScore>& scores, const Terminal& out) {
+  Table table({{"framework"},
+               {"released"},
+               {"times", Align::kRight},
+               {"mean", Align::kRight},
+               {"median", Align::kRight},
+               {"worst", Align::kRight},
+               {"source left out", Align::kRight},
+               {"in the 90 % interval", Align::kRight}});
+  for (const sim::FrameworkScore& framework : scores) {
+    const bool one = framework.years.size() == 1;
+    add_row(table, framework.framework, one ? year_of(framework.all) : "all", framework.all);
+    for (const sim::ReleaseScore& year : framework.years) {
+      if (!one) add_row(table, "", year_of(year), year);
+    }
+  }
+  return heading(out, "Errors of iteration time by framework, newest release first") +
+         table.render(out);
+}
+
+Json by_framework_json(const std::vector<sim::FrameworkScore>& scores) {
+  Json json = Json::array();
+  for (const sim::FrameworkScore& framework : scores) {
+    Json entry{{"framework", framework.framework}, {"newest", framework.all.releases.front()}};
+    entry.update(scores_json(framework.all));
+    entry["years"] = Json::array();
+    for (const sim::ReleaseScore& year : framework.years) {
+      Json of_year{{"year", year.year > 0 ? Json(year.year) : Json(nullptr)},
+                   {"releases", year.releases}};
+      of_year.update(scores_json(year));
+      entry["years"].push_back(std::move(of_year));
+    }
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+std::string by_gpu_text(const sim::Validation& validation, const Terminal& out) {
+  Table table(score_columns("GPU"));
+  for (const auto& [gpu, summary] : validation.by_gpu) {
+    if (summary.predicted == 0) continue;
+    std::vector<Cell> cells{gpu};
+    add_score(cells, summary.time);
+    add_score(cells, summary.memory);
+    table.add_row(std::move(cells));
+  }
+  return heading(out, "Errors by GPU: iteration time, then peak memory") + table.render(out);
+}
+
+nlohmann::ordered_json by_gpu_json(const sim::Validation& validation) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [gpu, summary] : validation.by_gpu) {
+    if (summary.predicted == 0) continue;
+    json[gpu] = {{"time", score_json(summary.time)}, {"memory", score_json(summary.memory)}};
+  }
+  return json;
+}
+
+namespace {
+
+constexpr std::size_t kGroupsShown = 8;
+
+}  // namespace
+
+std::string choices_text(const sim::ChoiceScore& score, bool rows, const Terminal& out) {
+  if (score.groups.empty()) return {};
+  Table table({{"model"},
+               {"on"},
+               {"release"},
+               {"layouts", Align::kRight},
+               {"rank correlation", Align::kRight},
+               {"first choice loses", Align::kRight},
+               {"any layout loses", Align::kRight}});
+  const std::size_t shown =
+      rows ? score.groups.size() : std::min(kGroupsShown, score.groups.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const sim::ChoiceGroup& group = score.groups[i];
+    table.add_row({group.model, fmt::format("{} {}", group.gpus, group.gpu), group.release,
+                   fmt::format("{}", group.layouts), fmt::format("{:+.2f}", group.kendall_tau),
+                   percent(group.regret), percent(group.random_regret)});
+  }
+  std::string text =
+      heading(out, "Choices among measured layouts of one model on one cluster, worst first") +
+      table.render(out);
+  if (shown < score.groups.size())
+    text += fmt::format("{} more with --rows.\n", score.groups.size() - shown);
+  return text +
+         paragraph(fmt::format("In {} groups the layout that is predicted to be the fastest takes "
+                               "{} longer than the one that was, {} at worst; any of the measured "
+                               "layouts {} on average. Mean rank correlation (Kendall): {:.2f}.",
+                               score.groups.size(), percent(score.regret_mean),
+                               percent(score.regret_worst), percent(score.random_regret_mean),
+                               score.kendall_tau),
+                   out);
+}
+
+nlohmann::ordered_json choices_json(const sim::ChoiceScore& score) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const sim::ChoiceGroup& group : score.groups) {
+    groups.push_back({{"source", group.source},
+                      {"model", group.model},
+                      {"gpu", group.gpu},
+                      {"gpus", group.gpus},
+                      {"seq_len", group.seq_len},
+                      {"global_batch", group.sequences},
+                      {"precision", group.precision},
+                      {"release", group.release},
+                      {"layouts", group.layouts},
+                      {"kendall_tau", group.kendall_tau},
+                      {"regret", group.regret},
+                      {"random_regret", group.random_regret},
+                      {"chosen", group.chosen},
+                      {"best", group.best}});
+  }
+  return {{"groups", score.groups.size()},
+          {"kendall_tau", score.kendall_tau},
+          {"regret_mean", score.regret_mean},
+          {"regret_worst", score.regret_worst},
+          {"random_regret_mean", score.random_regret_mean},
+          {"by_group", std::move(groups)}};
 }
 
 }  // namespace shardwright::cli

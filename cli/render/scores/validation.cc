@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,8 +13,10 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"
+#include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
+
 namespace {
 
 std::string signed_percent(double fraction) {
@@ -233,6 +236,298 @@ std::string kernel_score_text(const std::string& what, const sim::KernelScore& s
   add_group("training size: m >= 2048, n and k >= 1024", score.training_size);
   add_group("of these, not contradicted by the table itself", score.training_size_consistent);
   return heading(out, what) + table.render(out);
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore& score) {
+  std::vector<Cell> cells{name, fmt::format("{}", score.time[0].n)};
+  for (const sim::ErrorScore& errors : score.time) {
+    cells.emplace_back(percent(errors.mape));
+    cells.emplace_back(percent(errors.worst));
+  }
+  return cells;
+}
+
+std::string scores(const sim::LeaveOneOut& result, const Terminal& out) {
+  std::vector<Column> columns{{"source"}, {"times", Align::kRight}};
+  for (const char* way : {"fitted", "run out", "cell out", "source out"}) {
+    columns.push_back({way, Align::kRight});
+    columns.push_back({"worst", Align::kRight});
+  }
+  Table table(std::move(columns));
+  for (const auto& [source, score] : result.by_source) table.add_row(score_row(source, score));
+  table.add_rule();
+  table.add_row(score_row("all", result.all));
+  return table.render(out);
+}
+
+std::string constants(const profiles::HeldOutRecord& record, const Terminal& out) {
+  Table table({{"constant"},
+               {"fitted", Align::kRight},
+               {"run out", Align::kRight},
+               {"source out", Align::kRight}});
+  const auto range = [](const std::array<double, 2>& r) {
+    return fmt::format("{:.4g} to {:.4g}", r[0], r[1]);
+  };
+  for (const profiles::MovedConstant& constant : record.constants) {
+    table.add_row({constant.name, fmt::format("{:.4g}", constant.value), range(constant.run_out),
+                   range(constant.source_out)});
+  }
+  return table.render(out);
+}
+
+std::string every_row(const sim::LeaveOneOut& result, const Terminal& out) {
+  Table table({{"id"},
+               {"time, s", Align::kRight},
+               {"fitted, %", Align::kRight},
+               {"run out, %", Align::kRight},
+               {"source out, %", Align::kRight},
+               {"in interval"}});
+  for (const sim::LeftOutRow& row : result.rows) {
+    std::vector<Cell> cells{row.id, fmt::format("{:.5g}", row.measured_s)};
+    for (const double error : row.error) cells.emplace_back(fmt::format("{:+.1f}", 100 * error));
+    cells.emplace_back(row.inside[0] ? "yes" : "no",
+                       row.inside[0] ? Style::kGreen : Style::kYellow);
+    table.add_row(std::move(cells));
+  }
+  return table.render(out);
+}
+
+Json score_json(const sim::LeaveOneOutScore& score, sim::HeldOut way) {
+  const sim::ErrorScore& errors = score.time[static_cast<std::size_t>(way)];
+  return {{"n", errors.n},
+          {"mape", errors.mape},
+          {"median", errors.median},
+          {"worst", errors.worst},
+          {"interval",
+           {{"n", errors.n},
+            {"inside", score.inside[static_cast<std::size_t>(way) - 1]},
+            {"cells", score.cells},
+            {"share_of_cells", score.cells_inside[static_cast<std::size_t>(way) - 1]}}}};
+}
+
+Json way_json(const sim::LeaveOneOut& result, double level, sim::HeldOut way) {
+  Json json = score_json(result.all, way);
+  json["interval"]["level"] = level;
+  json["by_source"] = Json::object();
+  for (const auto& [source, score] : result.by_source) {
+    json["by_source"][source] = score_json(score, way);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string leave_one_out_text(const sim::LeaveOneOut& result,
+                               const profiles::HeldOutRecord& record, bool rows,
+                               const Terminal& out) {
+  const auto heading = [&](std::string_view text) {
+    return fmt::format("\n{}\n", paint(out, Style::kBold, text));
+  };
+  std::string text;
+  if (rows) text += heading("Every time, held out") + every_row(result, out);
+  text += heading(
+      "Iteration time, constants fitted again to all, without the run, its cell, its source; "
+      "means");
+  text += scores(result, out);
+  const sim::LeaveOneOutScore& all = result.all;
+  const std::int64_t n = all.time[0].n;
+  const auto share = [n](std::int64_t inside) {
+    return n > 0 ? percent(static_cast<double>(inside) / static_cast<double>(n)) : std::string("-");
+  };
+  text += paragraph(
+      fmt::format(
+          "Of {} times that are not suspect {} lie inside the {:.0f} % interval made without the "
+          "run, {} inside the one made without its cell (its source's runs of its model on its "
+          "GPU), {} inside the one made without its source. With each of the {} cells counted "
+          "once, "
+          "as the intervals are made, that is {}, {} and {}. By simulation the rule covers {} of "
+          "new "
+          "cells.",
+          n, share(all.inside[0]), 100 * record.level, share(all.inside[1]), share(all.inside[2]),
+          all.cells, percent(all.cells_inside[0]), percent(all.cells_inside[1]),
+          percent(all.cells_inside[2]), percent(record.simulated_coverage)),
+      out);
+  if (record.peaks > 0) {
+    text += paragraph(
+        fmt::format(
+            "Of {} measured peaks {} lie inside the {:.0f} % interval of memory made without "
+            "the run, {} inside the one of software that nobody measured, made without "
+            "its source.",
+            record.peaks, record.peaks_run_out, 100 * record.level, record.peaks_source_out),
+        out);
+  }
+  text += heading("The fitted constants, and how far one run or one source moves them");
+  text += constants(record, out);
+  return text;
+}
+
+Json leave_one_out_json(const sim::LeaveOneOut& result, const profiles::HeldOutRecord& record) {
+  Json json{{"leave_one_out", way_json(result, record.level, sim::HeldOut::kRow)},
+            {"leave_cell_out", way_json(result, record.level, sim::HeldOut::kCell)},
+            {"leave_source_out", way_json(result, record.level, sim::HeldOut::kSource)},
+            {"interval_coverage",
+             {{"level", record.level},
+              {"simulated", record.simulated_coverage},
+              {"memory",
+               {{"n", record.peaks},
+                {"run_out", record.peaks_run_out},
+                {"source_out", record.peaks_source_out}}}}}};
+  Json& run_out = json["leave_one_out"];
+  run_out["constants"] = Json::array();
+  for (const profiles::MovedConstant& constant : record.constants) {
+    run_out["constants"].push_back({{"name", constant.name},
+                                    {"value", constant.value},
+                                    {"held_out", constant.run_out},
+                                    {"source_held_out", constant.source_out}});
+  }
+  run_out["rows"] = Json::array();
+  for (const sim::LeftOutRow& row : result.rows) {
+    run_out["rows"].push_back({{"id", row.id},
+                               {"predicted_iter_time_s", row.predicted_s},
+                               {"in_sample_error", row.error[0]},
+                               {"time_error", row.error[1]},
+                               {"cell_held_out_error", row.error[2]},
+                               {"source_held_out_error", row.error[3]},
+                               {"inside_interval", row.inside[0]}});
+  }
+  return json;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using tuner::ScoredWholeRun;
+
+Json coverage_json(const profiles::Coverage& coverage) {
+  return {{"n", coverage.n}, {"inside", coverage.inside}, {"median_ratio", coverage.median_ratio}};
+}
+
+Json assumed_json(const tuner::IdealHours& ideal) {
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? Json(nullptr) : Json(text);
+  };
+  return {{"plan", ideal.plan ? Json(plan_to_json(*ideal.plan)) : Json(nullptr)},
+          {"stack", or_null(ideal.stack)},
+          {"cluster", or_null(ideal.cluster)},
+          {"notes", ideal.assumed}};
+}
+
+Json row_json(const ScoredWholeRun& row) {
+  Json json{{"id", row.run.id}, {"family", row.run.family}, {"tier", std::string(1, row.run.tier)}};
+  if (!row.skipped.empty()) {
+    for (const char* key : {"predicted_gpu_hours", "interval_gpu_hours", "published_gpu_hours",
+                            "ideal_gpu_hours", "assumed", "inside"}) {
+      json[key] = nullptr;
+    }
+    json["skipped"] = row.skipped;
+    return json;
+  }
+  json["predicted_gpu_hours"] = row.gpu_hours;
+  json["interval_gpu_hours"] = {row.interval_gpu_hours[0], row.interval_gpu_hours[1]};
+  json["published_gpu_hours"] = row.run.gpu_hours;
+  json["ideal_gpu_hours"] = row.ideal.gpu_hours;
+  json["inside"] = row.inside;
+  json["scored"] = row.run.scored();
+  json["assumed"] = assumed_json(row.ideal);
+  json["skipped"] = nullptr;
+  return json;
+}
+
+std::string steps_cell(const tuner::IdealHours& ideal) {
+  if (!ideal.plan) return "analytic";
+  const Parallelism& parallel = ideal.plan->parallel;
+  if (parallel.plain()) return fmt::format("{} {}", ideal.stack, name_of(ideal.plan->strategy));
+  std::string text = ideal.stack;
+  for (const auto& [name, size] :
+       {std::pair{"tp", parallel.tp}, {"pp", parallel.pp}, {"ep", parallel.ep}}) {
+    if (size > 1) text += fmt::format(" {} {}", name, size);
+  }
+  return text;
+}
+
+std::string thousand_hours(double hours) {
+  const double k = hours / 1000;
+  return k < 100 ? fmt::format("{:.3g}", k) : thousands(k);
+}
+
+void add_row(Table& table, const ScoredWholeRun& row) {
+  const std::string tier(1, row.run.tier);
+  if (!row.skipped.empty()) {
+    table.add_row({row.run.id, tier, "", "", "", "", Cell("skipped", Style::kYellow), row.skipped});
+    return;
+  }
+  const Cell inside = !row.run.scored() ? Cell("")
+                      : row.inside      ? Cell("yes", Style::kGreen)
+                                        : Cell("no", Style::kYellow);
+  table.add_row({row.run.id, tier, thousand_hours(row.run.gpu_hours),
+                 thousand_hours(row.ideal.gpu_hours), thousand_hours(row.gpu_hours),
+                 fmt::format("{}-{}", thousand_hours(row.interval_gpu_hours[0]),
+                             thousand_hours(row.interval_gpu_hours[1])),
+                 inside, steps_cell(row.ideal)});
+}
+
+}  // namespace
+
+std::string whole_runs_text(const tuner::WholeRunScore& score,
+                            const profiles::Production& production, const Terminal& out) {
+  Table table({{"training"},
+               {"tier"},
+               {"published", Align::kRight},
+               {"ideal", Align::kRight},
+               {"predicted", Align::kRight},
+               {"interval", Align::kRight},
+               {"inside"},
+               {"ideal steps by"}});
+  for (const ScoredWholeRun& row : score.runs) add_row(table, row);
+  std::string text = heading(
+      out, "Training runs, in thousand GPU hours: published GPU hours, ideal steps, predicted");
+  text += table.render(out);
+  const tuner::WholeRunSummary& all = score.summary;
+  std::vector<std::string> sentences;
+  sentences.push_back(
+      fmt::format("Of {} trainings of tiers A and B, {} lie inside the interval of {:.0f} %, whose "
+                  "upper end is "
+                  "{:.2g} times the lower; predicted over published is {:.2f} in the middle.",
+                  all.n, all.inside, 100 * production.level, all.median_width, all.median_ratio));
+  const profiles::Coverage& held = production.family_out;
+  sentences.push_back(fmt::format(
+      "The factor was fitted on {} trainings; refitted without each family, {} of {} lay inside.",
+      production.in_sample.n, held.inside, held.n));
+  for (const auto& [generation, reached] : production.reached) {
+    if (reached.n < 4) continue;
+    sentences.push_back(
+        fmt::format("{}: the middle half of {} trainings reached {:.0f} to {:.0f} % of the 16-bit "
+                    "peak over the "
+                    "whole run (6 N a token).",
+                    generation, reached.n, 100 * reached.mfu[0], 100 * reached.mfu[2]));
+  }
+  for (const std::string& sentence : sentences) {
+    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
+  }
+  return text;
+}
+
+Json whole_runs_json(const tuner::WholeRunScore& score) {
+  Json rows = Json::array();
+  for (const ScoredWholeRun& row : score.runs) rows.push_back(row_json(row));
+  return rows;
+}
+
+Json whole_runs_summary_json(const tuner::WholeRunScore& score,
+                             const profiles::Production& production) {
+  const tuner::WholeRunSummary& all = score.summary;
+  return {{"n", all.n},
+          {"inside", all.inside},
+          {"median_ratio", all.median_ratio},
+          {"median_width", all.median_width},
+          {"level", production.level},
+          {"fitted",
+           {{"in_sample", coverage_json(production.in_sample)},
+            {"family_left_out", coverage_json(production.family_out)}}}};
 }
 
 }  // namespace shardwright::cli

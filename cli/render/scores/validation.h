@@ -8,8 +8,11 @@
 
 #include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/score/kernel_scores.h"
+#include "sim/score/leave_one_out.h"
 #include "sim/score/validation.h"
+#include "tuner/runs/whole_run.h"
 
 namespace shardwright::cli {
 
@@ -34,5 +37,28 @@ nlohmann::ordered_json layer_periods_json(const std::vector<sim::LayerPeriod>& p
 std::string kernel_score_text(const std::string& what, const sim::KernelScore& score,
                               const Terminal& out);
 nlohmann::ordered_json kernel_score_json(const sim::KernelScore& score);
+
+// How `validate --leave-one-out` shows honest errors beside those in sample.
+
+/// Errors by source, four ways, and how far the constants move; with `rows` also every row.
+std::string leave_one_out_text(const sim::LeaveOneOut& result,
+                               const profiles::HeldOutRecord& record, bool rows,
+                               const Terminal& out);
+
+/// What the summary gains: leave_one_out, leave_cell_out, leave_source_out, interval_coverage.
+nlohmann::ordered_json leave_one_out_json(const sim::LeaveOneOut& result,
+                                          const profiles::HeldOutRecord& record);
+
+// How `validate --whole-runs` shows published trainings beside what would have been predicted.
+
+/// One row a training, then how many lie inside and what teams reached.
+std::string whole_runs_text(const tuner::WholeRunScore& score,
+                            const profiles::Production& production, const Terminal& out);
+
+/// The contract's list of rows.
+nlohmann::ordered_json whole_runs_json(const tuner::WholeRunScore& score);
+/// The contract's summary.whole_runs.
+nlohmann::ordered_json whole_runs_summary_json(const tuner::WholeRunScore& score,
+                                               const profiles::Production& production);
 
 }  // namespace shardwright::cli

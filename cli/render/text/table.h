@@ -57,4 +57,26 @@ class Table {
   std::vector<std::size_t> rules_;  // indices of the rows that a line stands before
 };
 
+// A bar as long as its share: "██████▌" or "######".
+
+/// `share` of `columns`, between 0 and 1; anything above nothing shows at least something.
+std::string bar(double share, int columns, const Terminal& out);
+
+// Points on two logarithmic axes, in text.
+
+struct Point {
+  double x = 0, y = 0;  // above 0
+  char mark = '.';
+};
+
+struct Axis {
+  std::string title;          // "days"
+  std::vector<double> ticks;  // candidates; those within the range are written
+};
+
+/// Later points cover earlier ones. Points that are not above 0 in both are left out; fewer than
+/// two that differ give nothing. At most `out.columns` wide.
+std::string scatter(const std::vector<Point>& points, const Axis& x, const Axis& y, int rows,
+                    const Terminal& out);
+
 }  // namespace shardwright::cli

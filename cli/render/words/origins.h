@@ -4,8 +4,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "profiles/profile.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -19,5 +21,19 @@ struct NumberOrigin {
 /// left out.
 std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
                                          const sim::Prediction& prediction);
+
+// Why an interval is as wide as it is, in words: what is new about a run, what that adds to the
+// half-width, and which measurement would take it away.
+
+struct NoveltyWords {
+  std::string_view axis;
+  std::string what;     // the class of the run on that axis
+  double adds = 0;      // of the logarithm; axes add up as squares
+  std::string measure;  // what would take it away
+};
+
+/// The widest first; axes that add nothing are left out.
+std::vector<NoveltyWords> novelty_words(const profiles::Profile& profile,
+                                        const sim::Prediction& prediction);
 
 }  // namespace shardwright::cli

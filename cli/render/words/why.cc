@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "cli/render/text/quantity.h"
 
 namespace shardwright::cli {
+
 namespace {
 
 /// "1.2 s more exposed communication", largest first, of what makes up most of the difference.
@@ -144,6 +147,153 @@ std::string held_back_words(const tuner::OtherStrategy& other, const sim::Predic
   if (sent_bytes(choice) > 0 && sent > 1.1)
     words.push_back(fmt::format("{:.1f} times the bytes sent", sent));
   return words.empty() ? "nearly as good" : fmt::format("{}", fmt::join(words, "; "));
+}
+
+namespace {
+
+/// Dollars for 10^12 tokens more than with balanced experts; 0 without a price.
+double usd_per_trillion(const sim::Job& inputs, const sim::Prediction& prediction) {
+  const double steps = 1e12 / (prediction.time.tokens_per_s * prediction.time.iteration_s);
+  const double hours =
+      steps * (prediction.time.iteration_s - prediction.routing->balanced_s) / 3600;
+  return hours * static_cast<double>(prediction.plan.gpus) *
+         inputs.profile.cluster.usd_per_gpu_hour;
+}
+
+}  // namespace
+
+std::string routing_sentence(const sim::Job& inputs, const sim::Prediction& prediction) {
+  if (!prediction.routing) return "";
+  const sim::RoutingPrice& price = *prediction.routing;
+  const auto load = prediction.plan.parallel.expert_load.value_or(ExpertLoad{});
+  std::string text = fmt::format(
+      "Expert load {}: in a layer the busiest rank has {:.2f} times the mean rows, in all {:.2f}; "
+      "forced balance would take {} an iteration, {} less",
+      to_text(load), price.busiest.of_layer, price.busiest.of_layers, duration(price.balanced_s),
+      percent(1 - price.balanced_s / prediction.time.iteration_s));
+  const Bytes more = prediction.memory.total_bytes - price.balanced_bytes;
+  text += fmt::format(", and {} less memory", bytes(std::max<Bytes>(0, more)));
+  const double usd = usd_per_trillion(inputs, prediction);
+  if (usd > 0) text += fmt::format("; 10^12 tokens cost {} USD more so", thousands(usd));
+  return text + ".";
+}
+
+nlohmann::ordered_json routing_json(const sim::Job& inputs, const sim::Prediction& prediction) {
+  const sim::RoutingPrice& price = *prediction.routing;
+  return {{"expert_load", to_text(prediction.plan.parallel.expert_load.value_or(ExpertLoad{}))},
+          {"busiest_of_layer", price.busiest.of_layer},
+          {"busiest_of_layers", price.busiest.of_layers},
+          {"balanced_iteration_time_s", price.balanced_s},
+          {"balanced_total_bytes", price.balanced_bytes},
+          {"usd_per_trillion_tokens", usd_per_trillion(inputs, prediction)}};
+}
+
+namespace {
+
+// bf16 weights and gradients, fp32 master weights and moments; with fp32 gradients and copies.
+constexpr double kLeastOfRule = 16, kMostOfRule = 24;
+
+constexpr std::array kStates = {MemoryCategory::kParameters, MemoryCategory::kMaster,
+                                MemoryCategory::kGradients, MemoryCategory::kOptimizer};
+
+struct Thumb {
+  double parameters = 0, gpus = 1;
+  Bytes states = 0;
+  std::vector<std::pair<std::string, Bytes>> left_out;  // largest first
+};
+
+Thumb thumb_of(const Model& model, const sim::Prediction& prediction) {
+  const sim::MemoryPrediction& memory = prediction.memory;
+  Thumb thumb;
+  thumb.parameters = static_cast<double>(count_parameters(model).total(model.layers));
+  thumb.gpus = static_cast<double>(prediction.plan.gpus);
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    const Bytes held = memory.breakdown_bytes[static_cast<std::size_t>(i)];
+    if (std::find(kStates.begin(), kStates.end(), category) != kStates.end()) {
+      thumb.states += held;
+    } else if (held > 0) {
+      thumb.left_out.emplace_back(name_of(category), held);
+    }
+  }
+  const Bytes unused = memory.peak_reserved_bytes - memory.peak_allocated_bytes;
+  if (unused > 0) thumb.left_out.emplace_back("reserved but unused", unused);
+  if (memory.runtime_bytes > 0) thumb.left_out.emplace_back("runtime", memory.runtime_bytes);
+  std::stable_sort(thumb.left_out.begin(), thumb.left_out.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return thumb;
+}
+
+}  // namespace
+
+std::vector<std::string> rule_of_thumb_sentences(const Model& model,
+                                                 const sim::Prediction& prediction) {
+  const Thumb thumb = thumb_of(model, prediction);
+  std::vector<std::string> parts;
+  for (const auto& [name, held] : thumb.left_out)
+    parts.push_back(fmt::format("{} {}", name, bytes(held)));
+  std::vector<std::string> sentences;
+  sentences.push_back(fmt::format(
+      "Rule of thumb: {:g} to {:g} bytes a parameter are {} to {} for the whole model, {} to {} "
+      "for "
+      "each of {:g} GPUs that share all of it; predicted are {} of weights, gradients and moments.",
+      kLeastOfRule, kMostOfRule, bytes(kLeastOfRule * thumb.parameters),
+      bytes(kMostOfRule * thumb.parameters), bytes(kLeastOfRule * thumb.parameters / thumb.gpus),
+      bytes(kMostOfRule * thumb.parameters / thumb.gpus), thumb.gpus, bytes(thumb.states)));
+  if (!parts.empty()) {
+    sentences.push_back(fmt::format("What the rule leaves out: {}; {} in all.",
+                                    fmt::join(parts, ", "), bytes(prediction.memory.total_bytes)));
+  }
+  return sentences;
+}
+
+nlohmann::ordered_json rule_of_thumb_json(const Model& model, const sim::Prediction& prediction) {
+  const Thumb thumb = thumb_of(model, prediction);
+  nlohmann::ordered_json left_out = nlohmann::ordered_json::object();
+  for (const auto& [name, held] : thumb.left_out) left_out[name] = held;
+  return {
+      {"bytes_per_parameter", {kLeastOfRule, kMostOfRule}},
+      {"whole_model_bytes", {kLeastOfRule * thumb.parameters, kMostOfRule * thumb.parameters}},
+      {"evenly_shared_bytes",
+       {kLeastOfRule * thumb.parameters / thumb.gpus, kMostOfRule * thumb.parameters / thumb.gpus}},
+      {"predicted_states_bytes", thumb.states},
+      {"left_out_bytes", std::move(left_out)},
+      {"words", rule_of_thumb_sentences(model, prediction)}};
+}
+
+namespace {
+
+/// That a rank holds at a time.
+double micro_batch_tokens(const Plan& plan) {
+  return static_cast<double>(plan.seq_len * plan.micro_batch) /
+         static_cast<double>(plan.parallel.cp);
+}
+
+}  // namespace
+
+std::string host_sentence(const sim::Prediction& prediction) {
+  const sim::HostShare& host = prediction.host;
+  const double tokens = micro_batch_tokens(prediction.plan);
+  const double crossing = host.crossing_tokens(tokens);
+  if (crossing <= 0) return "";
+  const std::string_view regime = name_of(host.regime());
+  const std::string both = fmt::format("the host issues in {} what the device does in {}",
+                                       duration(host.issues_s), duration(host.device_s));
+  const std::string at = fmt::format("about {} tokens a micro-batch (here {})", thousands(crossing),
+                                     thousands(tokens));
+  return host.regime() == sim::HostRegime::kHost
+             ? fmt::format("The step is {}: {}; it keeps up from {} on.", regime, both, at)
+             : fmt::format("The step is {}: {}; below {} it would be the host's.", regime, both,
+                           at);
+}
+
+nlohmann::ordered_json host_json(const sim::Prediction& prediction) {
+  const sim::HostShare& host = prediction.host;
+  return {{"regime", name_of(host.regime())},
+          {"issues_s", host.issues_s},
+          {"device_s", host.device_s},
+          {"waited_s", host.waited_s},
+          {"crossing_tokens", host.crossing_tokens(micro_batch_tokens(prediction.plan))}};
 }
 
 }  // namespace shardwright::cli
