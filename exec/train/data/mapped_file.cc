@@ -17,8 +17,10 @@ namespace shardwright::exec {
 namespace {
 
 [[noreturn]] void fail_errno(const std::string& name, const char* action, int error_number) {
+  // The file is not to blame for a machine without memory for it.
   throw Error(fmt::format("{}: cannot {} this file: {}", name, action,
-                          std::generic_category().message(error_number)));
+                          std::generic_category().message(error_number)),
+              error_number == ENOMEM ? ExitCode::kFailed : ExitCode::kBadInput);
 }
 
 }  // namespace
