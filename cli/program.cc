@@ -76,13 +76,31 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-int fail(ColorMode color, std::string_view sentence, ExitCode code) {
+/// Long words, which are keys and values of a stranger's file, by how they begin.
+std::string shorten_words(std::string_view sentence) {
+  constexpr std::size_t kMostWordBytes = 400, kShownBytes = 100;
+  std::string text;
+  while (!sentence.empty()) {
+    const std::size_t end = std::min(sentence.find_first_of(" \n"), sentence.size());
+    const bool whole = end <= kMostWordBytes;
+    text += sentence.substr(0, whole ? end : kShownBytes);
+    if (!whole) text += "...";
+    sentence.remove_prefix(end);
+    const std::size_t gap = std::min(sentence.find_first_not_of(" \n"), sentence.size());
+    text += sentence.substr(0, gap);
+    sentence.remove_prefix(gap);
+  }
+  return text;
+}
+
+int fail(ColorMode color, std::string_view whole, ExitCode code) {
   const Terminal terminal = describe_terminal(messages(), color);
   // Names and keys of a stranger's file are shown, not obeyed, and not by the megabyte; a closed
   // stderr is not worth a crash.
   constexpr std::size_t kMostSentenceBytes = 16384;
-  const bool cut = sentence.size() > kMostSentenceBytes;
-  sentence = sentence.substr(0, kMostSentenceBytes);
+  const std::string shortened = shorten_words(whole);
+  const bool cut = shortened.size() > kMostSentenceBytes;
+  std::string_view sentence = std::string_view(shortened).substr(0, kMostSentenceBytes);
   std::string text = paint(terminal, Style::kRed, "error:") + " ";
   for (std::size_t end = 0; end != std::string_view::npos; sentence.remove_prefix(end + 1)) {
     end = sentence.find('\n');
