@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From files to a calibration and back: which base they belong to, which stack ran, what is merged and what
-// is asked about. The policy of `calibrate`; the fit itself is calibrate.h.
+// From files to a calibration and back: which base they belong to, which stack ran, what is merged
+// and what is asked about. The policy of `calibrate`; the fit itself is calibrate.h.
 //
 // A measurement moves the base that it was taken on. Without a word the base is that of the
 // profiles to merge, or the generic processor for own traces of one; what was recorded on another
