@@ -119,8 +119,20 @@ build() {
     die 1 "the build in build/$preset failed; the first error is above."
 }
 
-# heavy_tests: an expression for ctest of the tests that took more than three seconds of one machine's processor
-# (tests/heavy.txt, which scripts/nightly tests records).
+# sanitized PRESET PROGRAM=FILTER...: builds these test programs and runs their tests without those that are heavy there,
+# which SHARDWRIGHT_RECORD=1 records first (scripts/nightly sanitizers).
+sanitized() {
+  local preset=$1 pair programs=()
+  shift
+  for pair in "$@"; do programs+=("${pair%%=*}"); done
+  install_missing "${test_packages[@]}" clang libclang-rt-dev lld
+  configure "$preset"
+  build "$preset" "${programs[@]}"
+  scripts/test_map sanitized ${SHARDWRIGHT_RECORD:+--record} "$preset" "$@"
+}
+
+# heavy_tests [FILE]: an expression for ctest of the tests that took more than three seconds of one machine's processor
+# (tests/heavy.txt, which scripts/nightly tests records), or of those that another such list names.
 heavy_tests() {
-  awk '!/^#/ {gsub(/[].[+*()?^$|\\]/, "[&]", $1); printf "%s%s", (seen++ ? "|" : "^("), $1} END {print seen ? ")$" : "^$"}' tests/heavy.txt
+  awk '!/^#/ {gsub(/[].[+*()?^$|\\]/, "[&]", $1); printf "%s%s", (seen++ ? "|" : "^("), $1} END {print seen ? ")$" : "^$"}' "${1:-tests/heavy.txt}"
 }
