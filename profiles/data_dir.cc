@@ -27,7 +27,7 @@ fs::path installed_data_dir() {
   return (executable.parent_path() / "../share/shardwright/profiles").lexically_normal();
 }
 
-fs::path shipped;  // empty where the program is no library
+fs::path shipped_folder;  // empty where the program is no library
 
 }  // namespace
 
@@ -40,7 +40,7 @@ bool is_trusted_folder(const fs::path& path) {
 }
 
 void set_shipped_data_dir(fs::path folder) {
-  shipped = std::move(folder);
+  shipped_folder = std::move(folder);
 }
 
 fs::path data_dir() {
@@ -51,7 +51,7 @@ fs::path data_dir() {
                     "data that shipped with this program.",
                     chosen));
   }
-  if (!shipped.empty() && is_folder(shipped)) return shipped;
+  if (!shipped_folder.empty() && is_folder(shipped_folder)) return shipped_folder;
   const fs::path installed = installed_data_dir();
   if (is_trusted_folder(installed)) return fs::canonical(installed);
 #ifdef SHARDWRIGHT_SOURCE_DATA_DIR
