@@ -35,12 +35,12 @@ struct CriticalBatch {
   const BatchLaw& chosen() const;
 };
 
-/// The shipped table, <data_dir>/published/batch_laws.csv, judged by nothing yet.
+/// The shipped table, profiles/data/published/batch_laws.csv, judged by nothing yet.
 std::vector<BatchLaw> load_batch_laws(const std::filesystem::path& file);
 
 /// Throws Error naming file, path, value and what is accepted.
 CriticalBatch load_critical_batch(const std::filesystem::path& file);
-/// The shipped one, <data_dir>/fitted/critical_batch.json.
+/// The shipped one, profiles/data/fitted/critical_batch.json.
 CriticalBatch load_critical_batch();
 std::filesystem::path shipped_critical_batch();
 

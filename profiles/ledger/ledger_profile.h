@@ -77,7 +77,8 @@ struct SoftwareAge {
 
 /// Throws Error naming file, path, value and what is accepted.
 SoftwareAge load_software_age(const std::filesystem::path& file);
-/// The shipped file, <data_dir>/fitted/software_age.json, read once; none there: nothing is lost.
+/// The shipped file, profiles/data/fitted/software_age.json, read once; none there: nothing is
+/// lost.
 const SoftwareAge& software_age();
 
 }  // namespace shardwright::profiles

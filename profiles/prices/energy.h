@@ -33,7 +33,7 @@ struct Energy {
 
 /// Throws Error naming file, path, value and what is accepted.
 Energy load_energy(const std::filesystem::path& file);
-/// The shipped file, <data_dir>/energy.json.
+/// The shipped file, profiles/data/energy.json.
 Energy load_energy();
 
 // A GPU whose board may draw fewer watts than its data sheet says (nvidia-smi --power-limit): what

@@ -17,7 +17,7 @@ struct MessageQueue {
   std::int32_t from = 0, to = 0;  // stages
   /// Of gradients, against the order of layers. Channels of that direction have odd numbers.
   bool backward = false;
-  auto operator<=>(const MessageQueue&) const = default;
+  auto operator<=>(const MessageQueue&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// Of a message of `stage`.

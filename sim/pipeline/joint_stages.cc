@@ -109,7 +109,8 @@ enum class Drawn : std::uint64_t { kForward, kBackward, kUpdate, kCount };
 std::uint64_t first_draw(const PipelineShape& shape, std::int32_t chunk, std::int32_t micro_batch,
                          Drawn what) {
   constexpr std::uint64_t kOperations = 1 << 20;  // more than a pass has
-  const auto pass = static_cast<std::uint64_t>(micro_batch * shape.chunks + chunk);
+  const std::int32_t place = micro_batch * shape.chunks + chunk;
+  const auto pass = static_cast<std::uint64_t>(place);
   return kOperations *
          (pass * static_cast<std::uint64_t>(Drawn::kCount) + static_cast<std::uint64_t>(what));
 }
@@ -148,7 +149,8 @@ JointOptions joint_options(const Plan& plan) {
 
 std::span<const RankDraws> JointStages::ranks_of(std::int32_t replica, std::int32_t stage) const {
   const auto ranks = static_cast<std::size_t>(options_.pass_ranks);
-  const auto at = static_cast<std::size_t>(replica * stages_ + stage);
+  const std::int32_t place = replica * stages_ + stage;
+  const auto at = static_cast<std::size_t>(place);
   return {draws_.data() + at * ranks, ranks};
 }
 
@@ -159,7 +161,8 @@ PipelineTimes JointStages::vary(const PipelineShape& shape, const PipelineTimes&
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const Graphs& graphs = graphs_[of_chunk(chunks, shape, {s, c})];
-      const auto place = static_cast<std::size_t>(s * shape.chunks + c);
+      const std::int32_t of_stage = s * shape.chunks + c;
+      const auto place = static_cast<std::size_t>(of_stage);
       for (std::int32_t k = 0; k < shape.passes(); ++k) {
         const std::span<const RankDraws> ranks = ranks_of(replica, s);
         const VariedPass forward =
