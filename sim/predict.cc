@@ -295,7 +295,7 @@ struct Predictor::State {
     of.active_bytes = of.reserved_bytes = peak.level.bytes;
     std::vector<Nanoseconds> drains;
     if (profile.stack.memory == MemoryManager::kStatic) {
-      of.allocated = static_level(schedule());
+      of.allocated = static_level(schedule(), peak.level);
       of.active_bytes = of.reserved_bytes = of.allocated.bytes;
       if (timeline != nullptr)
         timeline->memory = static_memory_curve(schedule(), clock, of.reserved_bytes);

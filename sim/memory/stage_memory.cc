@@ -163,8 +163,7 @@ StageMemory::StageMemory(const Model& model, const profiles::Profile& profile,
     : model_(model), profile_(profile), programs_(programs), chunks_(std::make_unique<Chunks>()) {}
 StageMemory::~StageMemory() = default;
 
-MemoryLevel static_level(const Schedule& schedule) {
-  MemoryLevel level = allocated_peak(schedule).level;
+MemoryLevel static_level(const Schedule& schedule, MemoryLevel level) {
   level.add(MemoryCategory::kWorkspace, static_memory_bytes(schedule) - level.bytes);
   return level;
 }
@@ -174,7 +173,8 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
   if (profile_.stack.memory == MemoryManager::kStatic) {
     write_step(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan), scratch_);
     std::vector<MemoryLevel> levels;
-    for (const Schedule& stage : scratch_.stages) levels.push_back(static_level(stage));
+    for (const Schedule& stage : scratch_.stages)
+      levels.push_back(static_level(stage, allocated_peak(stage).level));
     return levels;
   }
   if (parts.size() > 1) return levels_of_passes(plan, parts, which);

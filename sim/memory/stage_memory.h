@@ -19,8 +19,8 @@
 
 namespace shardwright::sim {
 
-/// Where memory is static: the arenas of a stage.
-MemoryLevel static_level(const Schedule& schedule);
+/// Where memory is static: the arenas of a stage, of which `level` is in use at its fullest.
+MemoryLevel static_level(const Schedule& schedule, MemoryLevel level);
 
 /// Keeps what it writes in. Not thread-safe.
 class StageMemory {
