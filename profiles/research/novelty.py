@@ -71,6 +71,14 @@ def stack_bases():
     return similar, bases
 
 
+def trains(stack, strategy):
+    """Whether this framework, or the one that it is built on, runs the strategy; all do that say nothing of it."""
+    document = json.loads((DATA / f"stacks/{stack}.json").read_text())
+    while "strategies" not in document and document.get("base"):
+        document = json.loads((DATA / f"stacks/{document['base']}.json").read_text())
+    return strategy in document.get("strategies", {"value": [strategy]})["value"]
+
+
 def read_runs():
     similar, bases = stack_bases()
     runs = []
@@ -181,14 +189,16 @@ class Examples:
             if run["row"]["iter_time_s"]:
                 sources_of[run["stack"]].add(run["source"])
 
-        def others(run):
-            stack = run["stack"]
-            while not sources_of[stack] - {run["source"]} and stack != STATIC and bases.get(stack, stack) != stack:
+        def descend(run, stack, good):
+            while not (good(stack) and trains(stack, run["row"]["strategy"])) and stack != STATIC and bases.get(stack, stack) != stack:
                 stack = bases[stack]
             return nameless(run, stack=stack)
 
+        def others(run):
+            return descend(run, run["stack"], lambda stack: sources_of[stack] - {run["source"]})
+
         def base(run):
-            return nameless(run, stack=run["stack"] if run["stack"] == STATIC else bases[run["stack"]])
+            return descend(run, run["stack"] if run["stack"] == STATIC else bases[run["stack"]], lambda stack: True)
 
         self.named, _ = predict(runs, lambda run: run["row"])
         released, _ = predict(runs, lambda run: nameless(run, source=run["source"]))

@@ -126,7 +126,8 @@ SIGNATURES = {
 
 
 def _door(name, *arguments):
-    """What the library has for fits alone (cli/embed/fits.cc)."""
+    """What the library has for fits alone (cli/embed/fits.cc), of the data here, not of those it was installed with."""
+    os.environ["SHARDWRIGHT_DATA"] = str(DATA)
     function = getattr(library._library, f"shardwright_{name}")
     function.restype, *function.argtypes = SIGNATURES[name]
     return function(*arguments)

@@ -78,12 +78,12 @@ std::string scale_words(const profiles::Profile& profile, double doublings, bool
   if (!uncertainty.known()) return words;
   const std::string& network = profile.cluster.network;
   const bool measured = uncertainty.measured(network);
-  words +=
-      fmt::format(", where {} published machines lost {:.1f} to {:.1f} %; {}", uncertainty.machines,
-                  100 * uncertainty.least_loss, 100 * uncertainty.largest_loss,
-                  measured          ? fmt::format("some of them on {}", network)
-                  : network.empty() ? "the kind of this network is not said"
-                                    : fmt::format("none of them on {}", network));
+  words += fmt::format(", where {} published machines lost {:.1f} to {:.1f} %; {}",
+                       uncertainty.machines, std::round(1000 * uncertainty.least_loss) / 10 + 0.0,
+                       100 * uncertainty.largest_loss,
+                       measured          ? fmt::format("some of them on {}", network)
+                       : network.empty() ? "the kind of this network is not said"
+                                         : fmt::format("none of them on {}", network));
   if (widened)
     words += fmt::format(", so the interval allows for {} a doubling",
                          percent(uncertainty.half_width(network, 1)));
