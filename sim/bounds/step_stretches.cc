@@ -252,7 +252,7 @@ class StretchWalk {
     const OpCost& cost = costs_[stop.op];
     if (op.stream == 0 && stop.kernel_before) note_lead(last_of_stream_[0]);
     host_ns_ += stop.host_ns;
-    Knowledge known = last_of_stream_[op.stream];
+    Knowledge& known = last_of_stream_[op.stream];
     for (const EventRef& wait : op.waits) {
       if (!wait) continue;
       const std::int32_t* recorded = slot(wait, unit);
@@ -280,7 +280,6 @@ class StretchWalk {
         records_.push_back(known);
       }
     }
-    last_of_stream_[op.stream] = known;
   }
 
   /// The next operation of the stream, and by stream order all further ones, start after the cut

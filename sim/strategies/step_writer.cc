@@ -289,6 +289,15 @@ std::uint32_t StepWriter::last_in_block() const {
   return static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
 }
 
+Bytes& StepWriter::acquired_bytes(Tensor tensor, int offset) {
+  std::vector<std::pair<UnitKind, Bytes>>& kinds = acquired_bytes_[index_of(tensor)];
+  const UnitKind kind = kind_at(unit_ + offset);
+  for (auto& [known, bytes] : kinds) {
+    if (known == kind) return bytes;
+  }
+  return kinds.emplace_back(kind, 0).second;
+}
+
 void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t stream,
                          MemoryCategory category) {
   if (bytes <= 0) return;
@@ -300,7 +309,7 @@ void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uin
   action.stream = stream;
   action.category = category;
   schedule_.memory.push_back(action);
-  acquired_bytes_[index_of(tensor)][static_cast<std::size_t>(kind_at(unit_ + offset))] = bytes;
+  acquired_bytes(tensor, offset) = bytes;
   category_[index_of(tensor)] = category;
 }
 
@@ -311,8 +320,7 @@ void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
   action.used_on = used_on;
-  action.bytes =
-      acquired_bytes_[index_of(tensor)][static_cast<std::size_t>(kind_at(unit_ + offset))];
+  action.bytes = acquired_bytes(tensor, offset);
   action.category = category_[index_of(tensor)];
   if (action.bytes > 0) schedule_.memory.push_back(action);
 }
@@ -360,8 +368,7 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   const auto of_pass = [&](const UnitPass& pass, int offset) {
     for (const MemoryAction& action : pass.memory) {
       if (action.acquire && is_weight_gradient(action.tensor)) {
-        acquired_bytes_[index_of(action.tensor)]
-                       [static_cast<std::size_t>(kind_at(unit_ + offset))] = action.bytes;
+        acquired_bytes(action.tensor, offset) = action.bytes;
         category_[index_of(action.tensor)] = action.category;
         release(action.tensor, offset, used_on);
       }

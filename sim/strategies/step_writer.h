@@ -232,6 +232,7 @@ class StepWriter {
     UnitKind answer;
   };
   bool checkpointed(std::int32_t unit) const;
+  Bytes& acquired_bytes(Tensor tensor, int offset);
   /// The last operation, counted from the block's first: what memory is tied to.
   std::uint32_t last_in_block() const;
   /// Gives the stream and events of a pass's own collectives their numbers in the schedule.
@@ -256,8 +257,8 @@ class StepWriter {
   std::vector<EventRef> compute_waits_;
   double pending_hook_s_ = 0;
   bool memory_alone_ = false;
-  std::array<std::array<Bytes, kUnitKinds>, kTensorCount>
-      acquired_bytes_{};  // by tensor and kind of unit
+  /// By tensor, then the few kinds of unit that acquired it: most of all pairs never meet.
+  std::array<std::vector<std::pair<UnitKind, Bytes>>, kTensorCount> acquired_bytes_{};
   std::array<MemoryCategory, kTensorCount> category_{};
   std::uint32_t last_compute_op_ = 0;
   std::uint8_t unit_stream_ = 0;  // of the units' own collectives; 0: none yet

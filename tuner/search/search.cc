@@ -38,12 +38,25 @@ std::int32_t guess_between(std::int32_t low, std::int32_t high, Bytes over, Byte
   return low + std::clamp(steps, 1, high - low - 1);
 }
 
+/// Moved into place, as items of an initializer list are not.
+template <typename Item>
+std::vector<Item> only(Item item) {
+  std::vector<Item> items;
+  items.push_back(std::move(item));
+  return items;
+}
+
 }  // namespace
 
 Search::Search(const Model& model, std::vector<Scenario> scenarios, Space space,
                const SearchOptions& options)
-    : Search(model, {{std::move(scenarios), std::move(space), options.criteria.headroom}},
-             options) {}
+    : Search(
+          model,
+          only<FrameworkPlans>({std::move(scenarios), std::move(space), options.criteria.headroom}),
+          options) {}
+
+Search::Search(const Model& model, Scenario scenario, Space space, const SearchOptions& options)
+    : Search(model, only(std::move(scenario)), std::move(space), options) {}
 
 Search::Search(const Model& model, std::vector<FrameworkPlans> frameworks,
                const SearchOptions& options)

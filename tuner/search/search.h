@@ -87,9 +87,10 @@ class Search {
 
   /// `model` outlives the search.
   Search(const Model& model, std::vector<FrameworkPlans> frameworks, const SearchOptions& options);
-  /// Of one framework.
+  /// Of one framework, in several scenarios or in one.
   Search(const Model& model, std::vector<Scenario> scenarios, Space space,
          const SearchOptions& options);
+  Search(const Model& model, Scenario scenario, Space space, const SearchOptions& options);
   /// Of one framework of `kinder` in a scenario where no plan is better than there: its bounds hold
   /// here, too, and are made anew only for plans that they do not rule out.
   Search(const Search& kinder, std::size_t framework, const Scenario& scenario,

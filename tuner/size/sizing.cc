@@ -337,14 +337,10 @@ class Sweeper {
     const Offer& offer = offers_[task.offer];
     Request request = job_.fixed;
     request.gpus = task.gpus;
-    const profiles::Profile profile = filled_profile(*offer.model_parallel, task.gpus);
-    request.stack = profile.stack.id;
+    request.stack = offer.model_parallel->stack.id;
     request.coarse = !options_.fine;
     if (batch > 0) request.global_batch = batch;
-    const std::vector<Scenario> scenarios{
-        {"as predicted", profile, 1, physics_name(task.offer, profile)}};
-    Search search(model_, scenarios, space_of(request, model_, profile),
-                  search_options(profile, request.gpus));
+    Search search = search_of(task.offer, *offer.model_parallel, request);
     std::optional<double> below;
     if (candidates.best) below = seconds_to_beat(*candidates.best, request.global_batch);
     const std::vector<Found> best = search.best(1, nullptr, below);
@@ -405,12 +401,16 @@ class Sweeper {
     return options;
   }
 
-  Search plain_search(std::size_t index, const Request& request) {
-    const profiles::Profile profile = filled_profile(offers_[index].profile, request.gpus);
-    return {model_,
-            {{"as predicted", profile, 1, physics_name(index, profile)}},
-            space_of(sharing_data_alone(request), model_, profile),
-            search_options(profile, request.gpus)};
+  Search plain_search(std::size_t offer, const Request& request) {
+    return search_of(offer, offers_[offer].profile, sharing_data_alone(request));
+  }
+
+  Search search_of(std::size_t offer, const profiles::Profile& of, const Request& request) {
+    Scenario scenario{"as predicted", filled_profile(of, request.gpus)};
+    scenario.physics = physics_name(offer, scenario.profile);
+    Space space = space_of(request, model_, scenario.profile);
+    const SearchOptions options = search_options(scenario.profile, request.gpus);
+    return {model_, std::move(scenario), std::move(space), options};
   }
 
   /// By how much nothing fits takes long to find: it is left open where a model-parallel plan may.
