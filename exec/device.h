@@ -157,7 +157,7 @@ class Device {
   virtual bool shares_host_memory() const { return true; }
   /// As above, but failures stay where they are: for destructors.
   virtual void drain() noexcept = 0;
-  /// The clocks of streams whose time is not the wall's (exec/host/stream_clocks.h); else null.
+  /// The clocks of streams whose time is not the wall's (exec/host/host_stream.h); else null.
   virtual StreamClocks* clocks() { return nullptr; }
   /// Writes the device's clock to `*at` (host memory) when the stream gets there.
   virtual void timestamp(StreamId stream, Nanoseconds* at) = 0;

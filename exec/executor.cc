@@ -2,14 +2,28 @@
 #include "exec/executor.h"
 
 #include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
+#include <new>
+#include <optional>
+#include <set>
+#include <span>
+#include <system_error>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "exec/host/stream_clocks.h"
+#include "exec/comm/local_communicator.h"
+#include "exec/host/host_stream.h"
+#include "exec/initial_weights.h"
+#include "kernels/bf16.h"
+#include "kernels/random.h"
 #include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"
 #include "sim/core/executed_plan.h"
 
@@ -426,6 +440,598 @@ void Executor::record_for(const OpInstance& at, const Op& op) {
   Recorded& by = recorded_[event_index(op.record, at.unit)];
   by.id.store(at.id, std::memory_order_relaxed);
   by.number.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
+}
+
+// How far a step is, for whoever asks while the rank's own thread may wait for ever: numbers that
+// the walk leaves behind, and events that any thread may query. And where it was when it failed.
+
+namespace {
+
+std::string_view words_for(PassKind kind) {
+  switch (kind) {
+    case PassKind::kForward:
+      return "forward";
+    case PassKind::kBackward:
+      return "backward";
+    case PassKind::kBackwardInput:
+      return "input gradients";
+    case PassKind::kBackwardWeight:
+      break;
+  }
+  return "weight gradients";
+}
+
+std::string words_for(const std::vector<std::int64_t>& ranks) {
+  constexpr std::size_t kMost = 8;  // to be listed
+  if (ranks.size() <= kMost) return fmt::format("ranks {}", fmt::join(ranks, ", "));
+  return fmt::format("{} ranks from {} on", ranks.size(), ranks.front());
+}
+
+CommGroup group_of(const Op& op) {
+  return op.kind == OpKind::kGradientNorm ? CommGroup::kWorld : op.work.group;
+}
+
+}  // namespace
+
+void Executor::begin_op(const OpInstance& at) {
+  // What is inline has failed in the operation before; elsewhere nothing more need be issued.
+  if (device_.has_failed()) device_.synchronize();
+  device_.begin_operation(at.id);
+  begun_id_.store(at.id, std::memory_order_relaxed);
+  if (begun_.load(std::memory_order_relaxed) == 0) walks_.fetch_add(1, std::memory_order_relaxed);
+  begun_ever_.fetch_add(1, std::memory_order_relaxed);
+  is_within_a_step_.store(true, std::memory_order_relaxed);
+  begun_.fetch_add(1, std::memory_order_release);
+}
+
+/// With whom an operation is done: all members of a collective's group, the other end of a message.
+std::vector<std::int64_t> Executor::ranks_of(const Op& op) const {
+  const std::int64_t rank = groups_.world->rank();
+  if (op.peer >= 0)
+    return {mesh_.members(CommGroup::kPipeline, rank)[static_cast<std::size_t>(op.peer)]};
+  if (!is_collective(op.kind) && op.kind != OpKind::kGradientNorm) return {};
+  std::vector<std::int64_t> ranks = mesh_.members(group_of(op), rank);
+  if (ranks.size() < 2) ranks.clear();
+  return ranks;
+}
+
+std::string Executor::words_of(OpId id) const {
+  std::string words;
+  for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+    if (at.id != id) return;
+    if (mesh_.pp > 1) words = fmt::format("stage {} of {}, ", place_.pp, mesh_.pp);
+    if (const std::optional<Action>& pass = schedule_.sections[at.section].pass) {
+      words += fmt::format("{} of micro-batch {}, chunk {}, ", words_for(pass->kind),
+                           pass->micro_batch, pass->chunk);
+    }
+    words += name_of(op.kind);
+    if (op.of != OpKind::kHostWork) words += fmt::format(" of {}", name_of(op.of));
+    words += fmt::format(" of unit {} of {} on stream {}", schedule_.target(op, at.unit),
+                         schedule_.units(), schedule_.streams[op.stream].name);
+    const std::vector<std::int64_t> ranks = ranks_of(op);
+    if (op.peer >= 0) {
+      words += fmt::format(" {} rank {} of stage {}", op.kind == OpKind::kSend ? "to" : "from",
+                           ranks.front(), op.peer);
+    } else if (!ranks.empty()) {
+      words += " between " + words_for(ranks);
+    }
+  });
+  return words;
+}
+
+std::vector<std::int64_t> Executor::taken_ranks(OpId id) const {
+  std::vector<std::int64_t> ranks;
+  for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+    if (at.id == id && op.kind != OpKind::kSend) ranks = ranks_of(op);
+  });
+  return ranks;
+}
+
+StepProgress Executor::progress() const {
+  StepProgress progress;
+  progress.operations = operations_;
+  progress.begun = begun_.load(std::memory_order_acquire);
+  progress.walks = walks_.load(std::memory_order_relaxed);
+  if (progress.begun == 0) return progress;
+  progress.is_within_a_step = is_within_a_step();
+  progress.last_begun = words_of(begun_id_.load());
+  if (progress.is_within_a_step) progress.takes = taken_ranks(begun_id_.load());
+  std::int64_t oldest = 0;
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    const std::int64_t number = recorded_[i].number.load(std::memory_order_acquire);
+    if (number == 0 || (oldest != 0 && number > oldest) || events_[i]->has_passed()) continue;
+    oldest = number;
+    progress.oldest_unfinished = words_of(recorded_[i].id.load());
+  }
+  return progress;
+}
+
+void Executor::end_with_place(bool issues) {
+  // Streams that are threads are elsewhere than the host that has issued their work.
+  const bool has_failed = device_.has_failed();
+  OpId failed = -1;
+  if (has_failed) {
+    failed = device_.failed_operation();
+  } else if (issues && begun_.load() > 0) {
+    failed = begun_id_.load();
+  }
+  std::string place;
+  if (failed >= 0) {
+    place = ", at " + words_of(failed);
+  } else if (mesh_.pp > 1) {
+    place = fmt::format(", at stage {} of {}", place_.pp, mesh_.pp);
+  }
+  groups_.world->fail();
+  device_.drain();
+  try {
+    // Others may know of a stream's failure before the host of this rank does.
+    if (has_failed) device_.synchronize();
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.what() + place, error.code());
+  } catch (const Aborted&) {
+    throw;  // of which another rank tells
+  } catch (const std::system_error&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw Error(fmt::format("unexpected failure: {}{}", error.what(), place), ExitCode::kFailed);
+  }
+}
+
+// A step that counts for nothing, before the first one that does.
+//
+// What a GPU does for the first time loads code, builds plans and allocates, which may wait until
+// the GPU is idle. A collective keeps it busy until all ranks have come. Where both meet, ranks
+// wait for each other for ever (CUDA's guide calls it a hazard of lazy loading), so first
+// everything but collectives is done once, and then each collective alone; stages, whose operations
+// are not the same, do it side by side, and then connect to one another. Of many micro-batches the
+// first two and the last are gone through: those between repeat the second. Attention of packed
+// documents runs in every way in which a later batch may ask for it.
+
+namespace {
+
+/// No run has so many steps, so nobody traces this one.
+constexpr std::int64_t kNoStep = std::numeric_limits<std::int32_t>::max();
+
+RankGroups silent(const RankGroups& groups, Device& device) {
+  RankGroups result;
+  result.replicate = std::make_unique<SilentCommunicator>(*groups.replicate, device);
+  result.shard = std::make_unique<SilentCommunicator>(*groups.shard, device);
+  result.world = std::make_unique<SilentCommunicator>(*groups.world, device);
+  if (groups.tensor) result.tensor = std::make_unique<SilentCommunicator>(*groups.tensor, device);
+  if (groups.pipeline) {
+    result.pipeline = std::make_unique<SilentCommunicator>(*groups.pipeline, device);
+  }
+  return result;
+}
+
+Batch first_micro_step_of(const Batch& batch, std::int64_t micro_steps) {
+  const auto part = [&](const std::vector<std::int32_t>& all) {
+    return std::vector<std::int32_t>(all.begin(), all.begin() + std::ssize(all) / micro_steps);
+  };
+  return {part(batch.tokens), part(batch.targets), part(batch.positions), part(batch.first_keys)};
+}
+
+}  // namespace
+
+std::size_t Executor::most_of_all_ranks(std::size_t mine) {
+  std::vector<std::size_t> all(static_cast<std::size_t>(groups_.world->size()));
+  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
+                          std::as_writable_bytes(std::span(all)));
+  return *std::max_element(all.begin(), all.end());
+}
+
+bool Executor::is_rehearsed(std::int64_t micro_step) const {
+  return micro_step < 2 || micro_step + 1 >= plan_.grad_accum;
+}
+
+/// Targets of the part of the vocabulary that this tensor rank has: nobody tells of others.
+Batch Executor::with_own_targets(Batch batch) const {
+  const Slice own{SliceAlong::kRows, static_cast<std::int16_t>(place_.tp),
+                  static_cast<std::int16_t>(mesh_.tp)};
+  const Slice::Range part = own.of(model_.vocab);
+  for (std::int32_t& target : batch.targets) {
+    if (target >= 0) target = static_cast<std::int32_t>(part.begin + target % part.size());
+  }
+  return batch;
+}
+
+void Executor::rehearse_alone(const Batch& batch) {
+  RankGroups groups = silent(groups_, device_);
+  std::swap(groups, groups_);
+  rehearses_ = true;
+  model_ops_.rehearse(true);
+  try {
+    StepOptions options;
+    options.adamw.step = kNoStep;
+    step(with_own_targets(batch), options);
+    evaluate(first_micro_step_of(with_own_targets(batch), plan_.grad_accum));
+  } catch (...) {
+    std::swap(groups, groups_);
+    rehearses_ = false;
+    model_ops_.rehearse(false);
+    throw;
+  }
+  std::swap(groups, groups_);
+  rehearses_ = false;
+  model_ops_.rehearse(false);
+  // As the constructor left it.
+  memory_.clear(device_, streams_[0]);
+  workspace_.initialize(model_, device_, streams_[0]);
+  device_.synchronize();
+}
+
+/// A collective of tensor ranks, on whatever lies where activations do.
+void Executor::move_anything(const Op& op) {
+  const StreamId stream = streams_[op.stream];
+  const Bytes bytes = std::min(op.work.bytes, memory_.arena().size_bytes);
+  const Array all{memory_.activations(), plan_.param_dtype, bytes / bytes_of(plan_.param_dtype)};
+  Communicator& ranks = *groups_.tensor;
+  const Array own = share_of(all, ranks.size(), ranks.rank());
+  if (op.kind == OpKind::kAllGather) {
+    ranks.all_gather(stream, own, all);
+  } else if (op.kind == OpKind::kReduceScatter) {
+    ranks.reduce_scatter(stream, all, own, false, {});
+  } else {
+    ranks.all_reduce(stream, all);
+  }
+}
+
+void Executor::rehearse(const Batch& batch, const OnStage& on_stage) {
+  const auto tell = [&](const std::string& what, bool is_collective) {
+    if (on_stage) on_stage(what, is_collective);
+  };
+  tell("a step without collectives", false);
+  rehearse_alone(batch);
+  tell("the rendezvous of all ranks after a step without collectives", false);
+  groups_.world->barrier();
+  // One of each kind and size of the stage; all ranks meet behind each.
+  std::set<std::tuple<OpKind, bool, std::int64_t>> known;
+  micro_step_ = plan_.grad_accum - 1;
+  std::vector<OpInstance> collectives;
+  std::optional<OpInstance> norm;  // an all-gather of the step's records, between all ranks
+  for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+    if (op.kind == OpKind::kGradientNorm && !norm) norm = at;
+    if (!is_collective(op.kind)) return;
+    const bool is_of_layer = moves_activations(op);
+    const std::int64_t size =
+        is_of_layer ? op.work.bytes : layout_.unit(schedule_.target(op, at.unit)).elements;
+    if (known.insert({op.kind, is_of_layer, size}).second) collectives.push_back(at);
+  });
+  const auto rehearse_one = [&](const OpInstance& at, const auto& issue) {
+    tell("the " + words_of(at.id), true);
+    begin_op(at);
+    finish_work(issue);
+  };
+  const std::size_t most = most_of_all_ranks(collectives.size());
+  for (std::size_t i = 0; i < most; ++i) {
+    if (i < collectives.size()) {
+      const OpInstance& at = collectives[i];
+      const Op& op = schedule_.ops[at.op];
+      rehearse_one(at, [&] { moves_activations(op) ? move_anything(op) : run_sharding(at, op); });
+    }
+    groups_.world->barrier();
+  }
+  if (norm) rehearse_one(*norm, [&] { sum_gradients(); });
+  groups_.world->barrier();
+  if (groups_.pipeline) {
+    tell("the first messages between the stages", true);
+    finish_work([&] {
+      groups_.pipeline->connect_messages({workspace_.scratch(), DType::kFp32, 1});
+    });
+    groups_.world->barrier();
+  }
+  memory_.clear(device_, streams_[0]);
+  workspace_.initialize(model_, device_, streams_[0]);
+  device_.synchronize();
+}
+
+// Gathers, casts and reductions: what strategies put around the operations of the model.
+
+void Executor::run_sharding(const OpInstance& at, const Op& op) {
+  const StreamId stream = streams_[op.stream];
+  const std::int32_t unit = schedule_.target(op, at.unit);
+  switch (op.kind) {
+    case OpKind::kCastShard:
+      return cast_owned(stream, at.unit);
+    case OpKind::kAllGather:
+      return gather(unit, stream);
+    case OpKind::kCastGradient:
+    case OpKind::kCopyIn:
+      return take_gradient(unit, op.kind, stream);
+    case OpKind::kReduceScatter:
+      return reduce_scatter(unit, stream);
+    case OpKind::kAllReduce:
+      return all_reduce(unit, stream);
+    case OpKind::kAccumulate:
+      if (op.weight == Weight::kHead) return add_other_use(at, op);
+      // Sharded reductions have added onto the sum themselves.
+      if (sharding_.shards() == Sharded::kNothing) take_gradient(unit, op.kind, stream);
+      return;
+    case OpKind::kScale:
+      return;  // the update divides
+    default:
+      SHARDWRIGHT_CHECK(false, "the executor has no {}", name_of(op.kind));
+  }
+}
+
+void Executor::cast_owned(StreamId stream, std::int32_t first) {
+  const auto next = cast_units_.upper_bound(first);
+  const std::int32_t end = next != cast_units_.end() ? *next : layout_.units();
+  for (std::int32_t u = first; u < end; ++u) {
+    const UnitMemory& unit = sharding_.unit(u);
+    if (unit.owned_master.data == unit.owned_source.data) continue;
+    device_.cast(stream, unit.owned_master, unit.owned_source);
+  }
+}
+
+void Executor::cast_changed() {
+  if (cast_units_.empty()) cast_owned(streams_[0], 0);
+}
+
+void Executor::gather(std::int32_t u, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  groups_.shard->all_gather(stream, unit.owned_source, unit.parameters);
+}
+
+void Executor::take_gradient(std::int32_t u, OpKind kind, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  // Sums that stay whole on a rank are added to; otherwise a gradient is only converted.
+  if (sharding_.sums_whole_gradients() && micro_step_ > 0) {
+    device_.accumulate(stream, unit.gradient, unit.reduced);
+  } else {
+    SHARDWRIGHT_CHECK(kind != OpKind::kAccumulate, "nothing to add the gradient of unit {} to", u);
+    device_.cast(stream, unit.gradient, unit.reduced);
+  }
+  poison_gradient(u, stream);
+}
+
+void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  Communicator& chain = *groups_.replicate;
+  const bool whole = sharding_.sums_whole_gradients();
+  bool adds = !whole && micro_step_ > 0;
+  // Groups of equal shards add one after the other onto one sum, which the last one then shows to
+  // all: that keeps the order of ranks over the whole world. Where sums have no order anyway, each
+  // group has its own, and they are added at the end of the step.
+  const bool chained = !whole && chain.size() > 1 && chain.ordered();
+  if (chained && chain.rank() > 0) {
+    chain.receive(stream, unit.gradient_sum, chain.rank() - 1);
+    adds = true;
+  }
+  groups_.shard->reduce_scatter(stream, unit.reduced, unit.gradient_sum, adds, unit.scratch);
+  if (chained && chain.rank() + 1 < chain.size()) {
+    chain.send(stream, unit.gradient_sum, chain.rank() + 1);
+  }
+  if (whole) return;
+  if (unit.reduced.data == unit.gradient.data) {
+    poison_gradient(u, stream);
+  } else if (options_.poison) {
+    device_.poison(stream, unit.reduced.data, unit.reduced.bytes(), unit.reduced.dtype);
+  }
+}
+
+void Executor::all_reduce(std::int32_t u, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  Communicator& group = *groups_.replicate;
+  const bool sums_whole = sharding_.sums_whole_gradients();
+  if (group.ordered() && !sums_whole) {
+    group.broadcast(stream, unit.gradient_sum, group.size() - 1);
+  } else if (sums_whole || micro_step_ + 1 == plan_.grad_accum) {
+    group.all_reduce(stream, unit.gradient_sum);
+  }
+}
+
+Array Executor::tied_share(const Operand& where, std::int32_t unit) const {
+  Array share = sharding_.unit(unit).gradient_sum;
+  if (where) share.data = static_cast<std::byte*>(activations_.at(where, unit));
+  return share;
+}
+
+// From another stage come the sums of the table's other use, which has the same place in its unit
+// there; on this one all gradients of the head lie so, and the last norm's are nowhere else.
+void Executor::add_other_use(const OpInstance& at, const Op& op) {
+  const StreamId stream = streams_[op.stream];
+  const bool is_here = !op.in[0];
+  const Array from = tied_share(op.in[0], is_here ? layout_.head_unit() : at.unit);
+  const Array to = sharding_.unit(at.unit).gradient_sum;
+  for (const OwnedPart& part : layout_.owned(at.unit, sharding_.shard_rank())) {
+    const Array more = from.part(part.share_offset, part.count());
+    const Array sum = to.part(part.share_offset, part.count());
+    if (part.tensor == layout_.tied_table()) {
+      device_.accumulate(stream, more, sum);
+    } else if (layout_.tensor(part.tensor).gradient_unit != at.unit) {
+      device_.cast(stream, more, sum);
+    }
+  }
+}
+
+void Executor::poison_gradient(std::int32_t u, StreamId stream) {
+  if (!options_.poison) return;
+  const Array gradient = sharding_.unit(u).gradient;
+  device_.poison(stream, gradient.data, gradient.bytes(), gradient.dtype);
+}
+
+// What lives from step to step: initial values, and the views that checkpoints read and write.
+
+std::vector<OwnedState> Executor::owned_state() const {
+  std::vector<OwnedState> states;
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    const UnitMemory& unit = sharding_.unit(u);
+    for (const OwnedPart& part : layout_.owned(u, sharding_.shard_rank())) {
+      const auto view = [&](const Array& array) {
+        return array.part(part.share_offset, part.count());
+      };
+      states.push_back({part.tensor, part.tensor_offset, part.rows, part.cols,
+                        view(unit.owned_master), view(unit.first_moment), view(unit.second_moment),
+                        view(unit.gradient_sum), part.counts});
+    }
+  }
+  return states;
+}
+
+std::vector<OwnedState> Executor::counted_state() const {
+  if (groups_.replicate->rank() > 0) return {};
+  std::vector<OwnedState> states = owned_state();
+  std::erase_if(states, [](const OwnedState& state) { return !state.counts; });
+  return states;
+}
+
+void Executor::initialize(std::uint64_t seed) {
+  const kernels::RandomStream random{seed, kernels::RandomSite::kInit, 0};
+  for (const OwnedState& state : owned_state()) {
+    const ParameterTensor& tensor = layout_.tensor(state.tensor);
+    std::vector<float> values(static_cast<std::size_t>(state.parameter.size), 0.0f);
+    if (tensor.initial == Initial::kOnes) std::fill(values.begin(), values.end(), 1.0f);
+    if (tensor.initial == Initial::kNormal) {
+      const std::int64_t stride = tensor.row_length();
+      for (std::int64_t row = 0; row < state.rows; ++row) {
+        const auto first =
+            tensor.first_index + static_cast<std::uint64_t>(state.tensor_offset + row * stride);
+        draw_weights(random, first, layout_.initial_deviation(),
+                     std::span(values).subspan(static_cast<std::size_t>(row * state.cols),
+                                               static_cast<std::size_t>(state.cols)));
+      }
+    }
+    write(values, state.parameter);
+    device_.zero(streams_[0], state.first_moment.data, state.first_moment.bytes());
+    device_.zero(streams_[0], state.second_moment.data, state.second_moment.bytes());
+  }
+  parameters_changed();
+}
+
+// The record of a step is free between steps, so this takes no memory of the device.
+std::vector<std::array<std::int64_t, kExactSumWords>> Executor::squares_of_parameters(
+    const std::vector<OwnedState>& states) {
+  std::vector<std::array<std::int64_t, kExactSumWords>> squares(states.size());
+  std::int64_t* words = workspace_.record(groups_.world->rank());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    device_.zero(streams_[0], words, sizeof squares[i]);
+    device_.sum_of_squares(streams_[0], states[i].parameter, words);
+    device_.copy(streams_[0], squares[i].data(), words, sizeof squares[i]);
+  }
+  device_.synchronize();
+  return squares;
+}
+
+void Executor::parameters_changed() {
+  cast_changed();
+  device_.synchronize();
+}
+
+std::vector<float> Executor::read(const Array& array) {
+  std::vector<float> values(static_cast<std::size_t>(array.size));
+  if (array.dtype == DType::kFp32) {
+    device_.copy(streams_[0], values.data(), array.data, array.bytes());
+    device_.synchronize();
+    return values;
+  }
+  std::vector<kernels::BFloat16> narrow(values.size());
+  device_.copy(streams_[0], narrow.data(), array.data, array.bytes());
+  device_.synchronize();
+  std::transform(narrow.begin(), narrow.end(), values.begin(),
+                 [](kernels::BFloat16 x) { return kernels::to_float(x); });
+  return values;
+}
+
+void Executor::copy_to_host(const Array& array, std::byte* to) {
+  device_.copy(streams_[0], to, array.data, array.bytes());
+}
+
+void Executor::write(const std::vector<float>& values, const Array& array) {
+  if (array.dtype == DType::kFp32) {
+    device_.copy(streams_[0], array.data, values.data(), array.bytes());
+    device_.synchronize();
+    return;
+  }
+  std::vector<kernels::BFloat16> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(),
+                 [](float x) { return kernels::to_bf16(x); });
+  device_.copy(streams_[0], array.data, narrow.data(), array.bytes());
+  device_.synchronize();
+}
+
+// The end of a step: gradient norm over all ranks, clipping, AdamW. And evaluation, which is the
+// beginning of one.
+
+void Executor::run_update(const Op& op, const StepOptions& options) {
+  if (!updated_.insert(op.kind).second) return;
+  switch (op.kind) {
+    case OpKind::kGradientNorm:
+      return sum_gradients();
+    case OpKind::kClip: {
+      const StepRecords records{workspace_.record(0), workspace_.plan().exchange_bytes / 8,
+                                schedule_.world_ranks(), plan_.grad_accum};
+      return device_.finish_gradients(streams_[0], records, options.clip,
+                                      workspace_.totals(schedule_.world_ranks()));
+    }
+    case OpKind::kOptimizer:
+      return update(options);
+    default:
+      SHARDWRIGHT_CHECK(false, "the executor has no {} in the update", name_of(op.kind));
+  }
+}
+
+void Executor::sum_gradients() {
+  const int rank = groups_.world->rank();
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    for (const Run& run : counted_[static_cast<std::size_t>(u)]) {
+      device_.sum_of_squares(streams_[0], sharding_.unit(u).gradient_sum.part(run.first, run.count),
+                             workspace_.record(rank));
+    }
+  }
+  if (groups_.world->size() == 1) return;
+  // Records are copied, not added, so their type is of no matter.
+  const std::int64_t words = workspace_.plan().exchange_bytes / 4;
+  groups_.world->all_gather(streams_[0], {workspace_.record(rank), DType::kFp32, words},
+                            {workspace_.record(0), DType::kFp32, words * groups_.world->size()});
+}
+
+void Executor::update(const StepOptions& options) {
+  const StepTotals* totals = workspace_.totals(schedule_.world_ranks());
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    const UnitMemory& unit = sharding_.unit(u);
+    const std::vector<UpdateSegment>& segments = segments_[static_cast<std::size_t>(u)];
+    if (segments.empty()) continue;
+    device_.adamw(streams_[0], options.adamw, totals, segments, unit.gradient_sum,
+                  unit.owned_master, unit.first_moment, unit.second_moment);
+  }
+  cast_changed();
+}
+
+LossSums Executor::evaluate(Batch batch, LossSums sum) {
+  const int rank = groups_.world->rank();
+  recorder_.prepare_step(0);
+  LossSums mine;
+  begin_walk(batch, 1, 0);
+  finish_work([&] {
+    bool is_done = false;
+    for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+      const std::optional<Action>& pass = schedule_.sections[at.section].pass;
+      if (is_done || (pass ? pass->micro_batch > 0 : at.micro_step > last_prepare_)) return;
+      const Phase phase = schedule_.blocks[at.block].phase;
+      const bool is_before_loss = at.unit == schedule_.head_unit() && op.phase == Phase::kForward;
+      const bool is_forward = phase == Phase::kForward || phase == Phase::kPrepare;
+      const bool goes_back = pass && pass->kind != PassKind::kForward;
+      if (op.kind == OpKind::kHeadProjection) {
+        acquire(at, head_ops_ - 1);
+        run_head(at, false);
+        is_done = true;
+      } else if ((is_forward && !goes_back) || is_before_loss) {
+        run_op(at, op, {});
+      }
+    });
+    device_.copy(streams_[0], &mine, workspace_.loss(rank, 0), sizeof mine);
+  });
+  std::vector<LossSums> all(static_cast<std::size_t>(groups_.world->size()));
+  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
+                          std::as_writable_bytes(std::span(all)));
+  // One by one, in the order of a single rank.
+  for (const LossSums& part : all) {
+    sum.loss += part.loss;
+    sum.tokens += part.tokens;
+  }
+  return sum;
 }
 
 }  // namespace shardwright::exec

@@ -17,6 +17,8 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <string_view>
 
 #include "exec/device.h"
 #include "sim/core/parallelism.h"
@@ -55,5 +57,18 @@ class Fp8Products {
   Place left_, right_, gradient_;
   const void* quantized_gradient_ = nullptr;  // what is in gradient_, turned
 };
+
+// Which products in fp8 a GPU has, by its compute capability: tables of cuBLAS's documentation
+// (cublasLtMatmul, narrow precisions) of what layouts and which scales it takes where.
+
+/// Codes with one scale may be multiplied along either dimension: Blackwell of data centres (10,
+/// 11). Ada, Hopper and GeForce Blackwell want the one that is summed over last.
+constexpr bool multiplies_fp8_both_ways(int compute_major) {
+  return compute_major == 10 || compute_major == 11;
+}
+
+/// Why the GPU cannot train by the recipe, as a sentence with what would do; empty: it can.
+std::string why_no_fp8(std::string_view gpu, int compute_major, int compute_minor,
+                       Fp8Recipe recipe);
 
 }  // namespace shardwright::exec

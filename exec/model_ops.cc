@@ -335,4 +335,376 @@ std::int64_t ModelOps::head_chunks(Bytes logits_bytes) const {
   return ceil_div(shape_.tokens, chunk_tokens(logits_bytes));
 }
 
+// Sums that tensor ranks share, on a rank that has several leaves of them: each is made as a rank
+// of its own would make it.
+
+void ModelOps::fold_leaves(Array from, std::int64_t leaves, Array out) {
+  std::vector<const void*> inputs;
+  for (std::int64_t leaf = 0; leaf < leaves; ++leaf)
+    inputs.push_back(from.part(leaf * out.size, out.size).data);
+  device_.fold(stream_, inputs, from.dtype, out, false, order_);
+}
+
+// Of a product whose input's columns tensor ranks share.
+void ModelOps::product_in_leaves(const Op& op, std::int32_t unit, const Addends& addends) {
+  const Matrix x = rows(op.in[0], unit), y = rows(op.out[0], unit), w = weight(op, unit);
+  const std::int64_t cols = x.cols / leaves_;
+  const Array parts{workspace_.leaves().partial, y.dtype, leaves_ * y.rows * y.cols};
+  for (std::int64_t leaf = 0; leaf < leaves_; ++leaf) {
+    const Addends own{{}, leaf == 0 ? addends.bias : Array{}};
+    const Matrix part(parts.part(leaf * y.rows * y.cols, 0).data, y.dtype, y.rows, y.cols);
+    device_.linear_forward(stream_, x.col_range(leaf * cols, cols), w.col_range(leaf * cols, cols),
+                           own, part);
+  }
+  fold_leaves(parts, leaves_, flat(y));
+  if (addends.matrix.data != nullptr) device_.accumulate(stream_, flat(addends.matrix), flat(y));
+}
+
+// Of one whose output's columns they share.
+void ModelOps::input_gradient_in_leaves(const Op& op, std::int32_t unit) {
+  const Matrix d_y = rows(op.in[0], unit), d_x = rows(op.out[0], unit), w = weight(op, unit);
+  const std::int64_t size = d_x.rows * d_x.cols;
+  const Array parts{workspace_.leaves().partial, d_x.dtype, leaves_ * size};
+  for (std::int64_t leaf = 0; leaf < leaves_; ++leaf) {
+    const std::vector<Slice::Range> ranges = leaf_rows(op, unit, leaf);
+    Matrix d_part = d_y.col_range(ranges.front().begin, ranges.front().size());
+    Matrix w_part = w.row_range(ranges.front().begin, ranges.front().size());
+    if (ranges.size() > 1) {
+      // A tensor rank has them side by side.
+      std::int64_t cols = 0;
+      for (const Slice::Range& range : ranges) cols += range.size();
+      void* const operand = workspace_.leaves().operand;
+      d_part = Matrix(operand, d_y.dtype, d_y.rows, cols);
+      w_part = Matrix(advance(operand, d_y.dtype, d_y.rows * cols), w.dtype, cols, w.cols);
+      std::int64_t at = 0;
+      for (const Slice::Range& range : ranges) {
+        const std::int64_t count = range.size();
+        device_.copy_rows(stream_, d_y.col_range(range.begin, count), d_part.col_range(at, count));
+        device_.copy_rows(stream_, w.row_range(range.begin, count), w_part.row_range(at, count));
+        at += count;
+      }
+    }
+    device_.linear_input_gradient(stream_, d_part, w_part,
+                                  {parts.part(leaf * size, 0).data, d_x.dtype, d_x.rows, d_x.cols});
+  }
+  fold_leaves(parts, leaves_, flat(d_x));
+}
+
+std::vector<Slice::Range> ModelOps::leaf_rows(const Op& op, std::int32_t unit,
+                                              std::int64_t leaf) const {
+  if (op.weight == Weight::kHead) return {leaf_vocabulary(unit, leaf)};
+  std::vector<std::int64_t> parts = {local_.ffn};
+  if (op.weight == Weight::kGateUp) parts = {local_.ffn, local_.ffn};
+  if (op.weight == Weight::kQkv) parts = {local_.q_dim(), local_.kv_dim(), local_.kv_dim()};
+  std::vector<Slice::Range> ranges;
+  std::int64_t begin = 0;
+  for (const std::int64_t rows : parts) {
+    const std::int64_t count = rows / leaves_;
+    ranges.push_back({begin + leaf * count, begin + (leaf + 1) * count});
+    begin += rows;
+  }
+  return ranges;
+}
+
+// Norms and the gradients of their weights, which a tensor rank makes from its own tokens or heads.
+
+namespace {
+
+/// Behind attention or the MLP: its weight is the second of the norm before them, and its
+/// statistics follow those of that norm.
+bool is_post_norm(const Op& op) {
+  return op.part >= 2;
+}
+
+bool writes(const Op& op, Tensor tensor) {
+  return std::find(std::begin(op.out), std::end(op.out), Operand(tensor)) != std::end(op.out);
+}
+
+}  // namespace
+
+Norm ModelOps::norm_of(const Op& op, std::int32_t unit, std::int64_t size) const {
+  const WeightTensors& t = tensors_of(op, unit);
+  return {model_.norm, parameter(is_post_norm(op) ? t.second : t.first, size).data,
+          parameter(t.bias, size).data, layout_.norm_offset(), model_.norm_eps};
+}
+
+float* ModelOps::norm_statistics(const Op& op, const Operand& operand, std::int32_t unit) const {
+  return statistics(operand, unit) + (is_post_norm(op) ? shape_.sharded_tokens : 0);
+}
+
+Norm ModelOps::head_norm_of(int tensor) const {
+  return {Normalization::kRmsNorm, parameter(tensor, model_.head_dim).data, nullptr,
+          layout_.norm_offset(), model_.norm_eps};
+}
+
+// in: x and, behind attention or MLP, what y is added to; out: y, statistics
+void ModelOps::norm(const Op& op, std::int32_t unit) {
+  const Matrix x = rows(op.in[0], unit);
+  const Matrix y(activations_.at(op.out[0], unit), dtype_, x.rows, x.cols);
+  device_.norm_forward(stream_, x, norm_of(op, unit, x.cols), y,
+                       norm_statistics(op, op.out[1], unit));
+  if (!op.in[1]) return;
+  const std::int64_t size = x.rows * x.cols;
+  device_.accumulate(stream_, {rows(op.in[1], unit).data, dtype_, size}, {y.data, dtype_, size});
+}
+
+// in and out: packed heads; out: query heads and key heads as they were, rstd of both
+void ModelOps::head_norms(const Op& op, std::int32_t unit) {
+  const WeightTensors& t = tensors_of(op, unit);
+  const Matrix qkv = rows(op.in[0], unit);
+  const Matrix query = rows(op.out[0], unit);
+  const Matrix key = rows(op.out[1], unit);
+  device_.copy_rows(stream_, qkv.col_range(0, query.cols), query);
+  device_.copy_rows(stream_, qkv.col_range(query.cols, key.cols), key);
+  float* rstd = statistics(op.out[2], unit);
+  device_.norm_forward(stream_, query_heads(qkv), head_norm_of(t.first), query_heads(qkv), rstd);
+  device_.norm_forward(stream_, key_heads(qkv), head_norm_of(t.second), key_heads(qkv),
+                       rstd + shape_.tokens * local_.heads);
+}
+
+std::vector<int> ModelOps::partial_norms(std::int32_t unit) const {
+  std::vector<int> norms = layout_.norms(unit);
+  const WeightTensors& heads = layout_.weight(Weight::kQkNorm, unit);
+  std::erase_if(norms, [&](int tensor) {
+    return !shape_.sequence_parallel && tensor != heads.first && tensor != heads.second;
+  });
+  return norms;
+}
+
+template <class Make>
+void ModelOps::norm_gradient(const Op& op, std::int32_t unit, int tensor, std::int64_t leaves,
+                             const Make& make) {
+  const std::int64_t size = layout_.tensor(tensor).size;
+  const Array gradient = parameter_gradient(tensor, size);
+  const bool is_part = writes(op, Tensor::kNormGradients);
+  Array to = gradient;
+  if (is_part) {
+    std::int64_t before = 0;
+    for (const int other : partial_norms(unit)) {
+      if (other == tensor) break;
+      before += layout_.tensor(other).size;
+    }
+    to = Array{activations_.at(Tensor::kNormGradients, unit), gradient.dtype, before + size}.part(
+        before, size);
+  }
+  if (leaves == 1) return make(0, to, !is_part && adds(tensor));
+  const Array made{workspace_.leaves().partial, gradient.dtype, (leaves + 1) * size};
+  for (std::int64_t leaf = 0; leaf < leaves; ++leaf)
+    make(leaf, made.part(leaf * size, size), false);
+  if (is_part) return fold_leaves(made, leaves, to);
+  const Array sum = made.part(leaves * size, size);
+  fold_leaves(made, leaves, sum);
+  store_gradient(stream_, sum, tensor);
+}
+
+// in: gradient of y, statistics, x and, past a block, what reached the same place around it; out:
+// gradient of x and, where tensor ranks add it up, what this one makes of the norm's
+void ModelOps::norm_backward(const Op& op, std::int32_t unit) {
+  const Matrix x = rows(op.in[2], unit), d_y = rows(op.in[0], unit), d_x = rows(op.out[0], unit);
+  const Matrix residual = op.in[3] ? rows(op.in[3], unit) : Matrix();
+  const WeightTensors& t = tensors_of(op, unit);
+  // Without sequence parallelism every rank has all tokens, of which the last leaves may have
+  // fewer.
+  const std::int64_t leaves = shape_.sequence_parallel ? leaves_ : leaves_ * shape_.tp;
+  const auto range_of = [&](std::int64_t leaf) {
+    return Slice{SliceAlong::kRows, static_cast<std::int16_t>(leaf),
+                 static_cast<std::int16_t>(leaves)}
+        .of(x.rows);
+  };
+  const auto part = [&](const Matrix& whole, std::int64_t leaf) {
+    const Slice::Range range = range_of(leaf);
+    return whole.row_range(range.begin, range.size());
+  };
+  if (t.bias >= 0) {
+    norm_gradient(op, unit, t.bias, leaves, [&](std::int64_t leaf, Array to, bool adds) {
+      if (range_of(leaf).size() == 0) return device_.zero(stream_, to.data, to.bytes());
+      device_.bias_gradient(stream_, part(d_y, leaf), to, adds, scratch());
+    });
+  }
+  const Norm norm = norm_of(op, unit, x.cols);
+  float* const saved = norm_statistics(op, op.in[1], unit);
+  const int tensor = is_post_norm(op) ? t.second : t.first;
+  norm_gradient(op, unit, tensor, leaves, [&](std::int64_t leaf, Array to, bool adds) {
+    const Slice::Range range = range_of(leaf);
+    if (range.size() == 0) return device_.zero(stream_, to.data, to.bytes());
+    const float* statistics = saved;
+    if (leaves > 1) {
+      // Deviations of all tokens lie before their means.
+      const bool has_means = model_.norm == Normalization::kLayerNorm;
+      const Matrix kinds(saved, DType::kFp32, has_means ? 2 : 1, x.rows);
+      statistics = copied_statistics(kinds.col_range(range.begin, range.size()));
+    }
+    const void* added = residual.data != nullptr ? part(residual, leaf).data : nullptr;
+    device_.norm_backward(stream_, part(x, leaf), norm, statistics, part(d_y, leaf), added,
+                          part(d_x, leaf), to, adds, scratch());
+  });
+}
+
+// in: gradient of packed heads (becomes that before the norm), query heads and key heads as they
+// were, rstd of both; out: as of norm_backward
+void ModelOps::head_norms_backward(const Op& op, std::int32_t unit) {
+  const WeightTensors& t = tensors_of(op, unit);
+  const Matrix gradient = rows(op.in[0], unit);
+  float* const rstd = statistics(op.in[3], unit);
+  const auto backward = [&](int tensor, const Heads& x, const Heads& d_x, float* saved) {
+    const std::int64_t count = x.heads / leaves_;
+    const auto part = [count](const Heads& all, std::int64_t leaf) {
+      void* data = advance(all.data, all.dtype, leaf * count * all.size);
+      return Heads(data, all.dtype, all.tokens, count, all.size, all.stride);
+    };
+    norm_gradient(op, unit, tensor, leaves_, [&](std::int64_t leaf, Array to, bool adds) {
+      const float* statistics = saved;
+      if (leaves_ > 1) {
+        const Matrix of_heads(saved, DType::kFp32, x.tokens, x.heads);
+        statistics = copied_statistics(of_heads.col_range(leaf * count, count));
+      }
+      device_.norm_backward(stream_, part(x, leaf), head_norm_of(tensor), statistics,
+                            part(d_x, leaf), nullptr, part(d_x, leaf), to, adds, scratch());
+    });
+  };
+  backward(t.first, query_heads(rows(op.in[1], unit)), query_heads(gradient), rstd);
+  backward(t.second, key_heads(rows(op.in[2], unit)), key_heads(gradient),
+           rstd + shape_.tokens * local_.heads);
+}
+
+const float* ModelOps::copied_statistics(const Matrix& of) {
+  const Matrix copy(workspace_.leaves().operand, DType::kFp32, of.rows, of.cols);
+  device_.copy_rows(stream_, of, copy);
+  return static_cast<const float*>(copy.data);
+}
+
+// What tensor ranks gather and add up.
+
+// in: rows of the own tokens, or the own parts of the loss; out: those of all tensor ranks
+void ModelOps::gather(const Op& op, std::int32_t unit) {
+  Communicator& ranks = *groups_.tensor;
+  if (op.in[0].tensor != Tensor::kLossParts) {
+    return ranks.all_gather(stream_of(op), flat(rows(op.in[0], unit)), flat(rows(op.out[0], unit)));
+  }
+  constexpr std::int64_t kNumbers = sizeof(VocabularyPart) / sizeof(float);
+  const std::int64_t own = leaves_ * chunk_->size() * kNumbers;
+  const Array all{activations_.at(op.in[0], unit), DType::kFp32, own * shape_.tp};
+  SHARDWRIGHT_CHECK(all.bytes() <= activations_.bytes(op.in[0], unit), "{} bytes of {}",
+                    all.bytes(), name_of(op.in[0].tensor));
+  ranks.all_gather(stream_of(op), all.part(own * tensor_rank_, own), all);
+}
+
+// in: what this rank adds to rows of all tokens and, past a block, what reached the same place
+// around it; out: the sum over ranks, of the own tokens. Without out it is in the place of in.
+void ModelOps::reduce(const Op& op, std::int32_t unit) {
+  if (op.in[0].tensor == Tensor::kNormGradients) return sum_norm_gradients(op, unit);
+  if (op.in[0].tensor == Tensor::kKeyValueGradients) return sum_key_value_gradients(op, unit);
+  const StreamId stream = stream_of(op);
+  const Array part = flat(rows(op.in[0], unit));
+  Array sum = part;
+  if (op.kind == OpKind::kReduceScatter) {
+    sum = flat(rows(op.out[0], unit));
+    groups_.tensor->reduce_scatter(stream, part, sum, false, {}, order_);
+  } else {
+    groups_.tensor->all_reduce(stream, part, order_);
+  }
+  if (op.in[1]) device_.accumulate(stream, flat(rows(op.in[1], unit)), sum);
+}
+
+void ModelOps::sum_norm_gradients(const Op& op, std::int32_t unit) {
+  const StreamId stream = stream_of(op);
+  const std::vector<int> norms = partial_norms(unit);
+  std::int64_t elements = 0;
+  for (const int tensor : norms) elements += layout_.tensor(tensor).size;
+  const int any = norms.front();
+  const DType dtype = parameter_gradient(any, 1).dtype;
+  const Array all{activations_.at(op.in[0], unit), dtype, elements};
+  groups_.tensor->all_reduce(stream, all, order_);
+  std::int64_t first = 0;
+  for (const int tensor : norms) {
+    const std::int64_t size = layout_.tensor(tensor).size;
+    store_gradient(stream, all.part(first, size), tensor);
+    first += size;
+  }
+}
+
+Array ModelOps::key_value_gradients(const Op& op, std::int32_t unit, bool all) const {
+  const WeightTensors& t = tensors_of(op, unit);
+  const std::int64_t own = 2 * local_.kv_dim() * (t.cols + (t.bias >= 0 ? 1 : 0));
+  const Array whole{activations_.at(Tensor::kKeyValueGradients, unit),
+                    parameter_gradient(t.first, 1).dtype, own * model_.kv_heads};
+  return all ? whole : whole.part(tensor_rank_ / (shape_.tp / model_.kv_heads) * own, own);
+}
+
+// The rows of queries are this rank's alone. Those of keys and values are of its own query heads
+// only: other ranks with the same key/value heads make the rest.
+void ModelOps::shared_weight_gradient(const Op& op, std::int32_t unit, const Matrix& d_y,
+                                      const Matrix& x) {
+  const Matrix whole = gradient(op, unit);
+  const std::int64_t queries = local_.q_dim(), rest = d_y.cols - queries;
+  device_.linear_weight_gradient(stream_, d_y.col_range(0, queries), x, whole.row_range(0, queries),
+                                 adds(tensors_of(op, unit).first));
+  const Array all = key_value_gradients(op, unit, true);
+  device_.zero(stream_, all.data, all.bytes());
+  device_.linear_weight_gradient(
+      stream_, d_y.col_range(queries, rest), x,
+      {key_value_gradients(op, unit, false).data, whole.dtype, rest, whole.cols}, false);
+}
+
+// What a rank has not made is zeros, and ranks of a key/value head are neighbours: their sum is
+// that of those ranks alone.
+void ModelOps::sum_key_value_gradients(const Op& op, std::int32_t unit) {
+  const StreamId stream = stream_of(op);
+  groups_.tensor->all_reduce(stream, key_value_gradients(op, unit, true), order_);
+  const WeightTensors& t = tensors_of(op, unit);
+  const Array own = key_value_gradients(op, unit, false);
+  const Matrix whole = gradient(op, unit);
+  const std::int64_t queries = local_.q_dim(), rest = whole.rows - queries;
+  const auto store = [&](const Array& from, const Array& to, int tensor) {
+    if (adds(tensor)) {
+      device_.accumulate(stream, from, to);
+    } else {
+      device_.cast(stream, from, to);
+    }
+  };
+  store(own.part(0, rest * whole.cols), flat(whole.row_range(queries, rest)), t.first);
+  if (t.bias < 0) return;
+  store(own.part(rest * whole.cols, rest),
+        parameter_gradient(t.bias, whole.rows).part(queries, rest), t.bias);
+}
+
+/// Of the vocabulary, leaf number `leaf` of this rank, counted from the rank's first token.
+Slice::Range ModelOps::leaf_vocabulary(std::int32_t unit, std::int64_t leaf) const {
+  const auto index = static_cast<std::int16_t>(tensor_rank_ * leaves_ + leaf);
+  const auto count = static_cast<std::int16_t>(shape_.tp * leaves_);
+  const Slice::Range range = Slice{SliceAlong::kRows, index, count}.of(model_.vocab);
+  const std::int64_t first = first_vocab(unit);
+  return {range.begin - first, range.end - first};
+}
+
+std::int64_t ModelOps::first_vocab(std::int32_t unit) const {
+  return layout_.tensor(layout_.weight(Weight::kHead, unit).first).held.rows.front().begin;
+}
+
+void ModelOps::loss_in_parts(const Op& op, std::int32_t unit) {
+  const bool alone = shape_.tp == 1;
+  const Matrix logits = rows(op.in[0], unit);
+  const std::int32_t* targets = batch_.targets + chunk_->begin;
+  auto* const parts = static_cast<VocabularyPart*>(
+      alone ? workspace_.leaves().operand : activations_.at(Tensor::kLossParts, unit));
+  const VocabularyParts all{parts, shape_.tp * leaves_, logits.rows};
+  const auto of_leaf = [&](std::int64_t leaf) {
+    const Slice::Range range = leaf_vocabulary(unit, leaf);
+    return std::pair(logits.col_range(range.begin, range.size()), first_vocab(unit) + range.begin);
+  };
+  const bool merges = op.in[1] || alone;
+  for (std::int64_t leaf = 0; leaf < leaves_ && (!op.in[1] || alone); ++leaf) {
+    const auto [own, first] = of_leaf(leaf);
+    device_.vocabulary_statistics(stream_, own, targets, first, model_.logit_softcap,
+                                  parts + (tensor_rank_ * leaves_ + leaf) * logits.rows);
+  }
+  for (std::int64_t leaf = 0; leaf < leaves_ && merges; ++leaf) {
+    const auto [own, first] = of_leaf(leaf);
+    const bool counts = tensor_rank_ == 0 && leaf == 0;
+    device_.vocabulary_loss(stream_, own, targets, first, model_.logit_softcap, makes_gradients_,
+                            all, counts ? workspace_.loss(world_rank_, micro_step_) : nullptr,
+                            static_cast<double*>(workspace_.scratch()));
+  }
+}
+
 }  // namespace shardwright::exec

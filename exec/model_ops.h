@@ -12,7 +12,7 @@
 // the views of all others are of all tokens.
 //
 // Tensor ranks have parts of the weights, and of the tokens between them (sim/core/local_shape.h);
-// what they gather and add up are operations as others (model_ops_tensor.cc). A sum that tensor
+// what they gather and add up are operations as others. A sum that tensor
 // ranks share has a leaf for each of Plan::feature_parts(); a rank adds up those that it has as the
 // ranks do theirs: neighbours first, so that the bits do not depend on how many ranks there are.
 #pragma once
@@ -106,7 +106,7 @@ class ModelOps {
   void bias_gradient(const Op& op, std::int32_t unit);
   void loss(const Op& op, std::int32_t unit);
 
-  // Of tensor ranks (model_ops_tensor.cc).
+  // Of tensor ranks.
   void gather(const Op& op, std::int32_t unit);
   void reduce(const Op& op, std::int32_t unit);
   void sum_norm_gradients(const Op& op, std::int32_t unit);

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "exec/host/stream_clocks.h"
+#include "exec/host/host_stream.h"
 #include "sim/core/base/check.h"
 #include "sim/core/memory_actions.h"
 

@@ -14,7 +14,7 @@
 #include "exec/cuda/products.h"
 #endif
 #ifdef SHARDWRIGHT_HAS_NCCL
-#include "exec/nccl/nccl_world.h"
+#include "exec/nccl/nccl_communicator.h"
 #endif
 #include "sim/core/base/error.h"
 

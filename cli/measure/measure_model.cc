@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "exec/executor.h"
-#include "exec/train/gather_timeline.h"
+#include "exec/train/metrics.h"
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/calibration_files.h"

@@ -13,11 +13,11 @@
 #include "cli/build_info.h"
 #include "cli/machine/processor.h"
 #include "cli/run/rank_devices.h"
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #include "kernels/host/parallel.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/cuda_device.h"
-#include "exec/cuda/product_choices.h"
+#include "exec/cuda/products.h"
 #endif
 
 namespace shardwright::cli {

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/hf/config.h"

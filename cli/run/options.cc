@@ -16,7 +16,7 @@
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #endif
-#include "exec/fp8_gpus.h"
+#include "exec/fp8_products.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"

@@ -12,7 +12,7 @@
 #include "cli/run/settings.h"
 #include "exec/comm/launch_environment.h"
 #include "exec/host/host_device.h"
-#include "exec/train/data/open_data.h"
+#include "exec/train/data/dataset.h"
 #include "exec/train/trainer.h"
 #include "profiles/cluster_file.h"
 #include "sim/core/model.h"

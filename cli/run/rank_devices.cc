@@ -14,9 +14,9 @@
 #include <fmt/core.h>
 
 #include "cli/render/text/quantity.h"
-#include "exec/cpu_binding.h"
 #include "exec/cuda/cuda_device.h"
-#include "exec/cuda/product_choices.h"
+#include "exec/cuda/products.h"
+#include "exec/host_memory.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
 #endif

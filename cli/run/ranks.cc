@@ -18,7 +18,7 @@
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"
 #include "cli/text.h"
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/libraries/nvtx.h"
 #endif

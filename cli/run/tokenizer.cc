@@ -22,7 +22,7 @@
 #include "cli/streams.h"
 #include "cli/text.h"
 #include "exec/comm/sha256.h"
-#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
 #include "profiles/data_dir.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"

@@ -6,16 +6,28 @@
 // failure that is told is the one that all hear of; whoever waits for a rank that cannot come any
 // more gets Aborted.
 //
-// Read next: exec/comm/rendezvous.h (how processes find each other), exec/nccl/nccl_world.h.
+// Read next: exec/comm/rendezvous.h (how processes find each other), exec/nccl/nccl_communicator.h.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "exec/comm/sha256.h"
+#include "exec/comm/socket.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {
@@ -53,5 +65,238 @@ class Bootstrap {
 /// Runs body() as this rank. What it throws is told to the others and thrown again as the error of
 /// the rank that failed first, "rank 2 of 4: ..."; a single rank's own exception passes as it is.
 void run_rank(Bootstrap& bootstrap, const std::function<void()>& body);
+
+// What the ranks of one run know and strangers do not, and how they prove it without saying it.
+//
+//   server -> rank   challenge: a number that nobody saw before
+//   rank -> server   hello: a number of its own, who it is, and a code over all of that
+//   server -> rank   accepted: a code over the same two numbers, so that the rank knows rank 0
+//
+// The key is made of what all ranks were given (SHARDWRIGHT_MEETING_KEY), of what rank 0 wrote into
+// the rendezvous file, and of what the launcher says about the run. Where there is only the last,
+// the key is as secret as the number of a job. What follows the hello is neither encrypted nor
+// authenticated message by message: the network must keep others from writing into connections.
+
+using BootstrapKey = Digest;
+using Nonce = Digest;
+
+/// `given` to all ranks, `published` by rank 0's file, `run`: the launcher's words for this run.
+BootstrapKey bootstrap_key(const std::string& given, const std::string& published,
+                           const std::string& run);
+/// Throws std::system_error where the system has no random numbers.
+Nonce fresh_nonce();
+/// 128 random bits as 32 hexadecimal digits.
+std::string random_secret();
+
+/// A rank's hello: its nonce, its proof and `text`.
+std::vector<std::byte> make_hello(const BootstrapKey& key, std::span<const std::byte> server_nonce,
+                                  const Nonce& rank_nonce, const std::string& text);
+struct Hello {
+  Nonce nonce{};  // the rank's
+  std::string text;
+};
+/// None when whoever sent it does not know the key or answers another challenge.
+std::optional<Hello> check_hello(const BootstrapKey& key, const Nonce& server_nonce,
+                                 std::span<const std::byte> hello);
+/// The server's answer to a hello.
+Digest acceptance(const BootstrapKey& key, std::span<const std::byte> server_nonce,
+                  const Nonce& rank_nonce);
+
+// What ranks and the rendezvous's server say to each other: a header of fixed size and its payload.
+
+enum class MessageKind : std::uint32_t {
+  kChallenge = 1,  // the server's first word: a nonce
+  kHello,          // a rank introduces itself: nonce, proof, Introduction (exec/comm/bootstrap.h)
+  kAccepted,       // the server's proof that it knows the key, too
+  kWelcome,        // all ranks are there
+  kExchange,       // what a place of a group gives
+  kReply,          // what all places gave
+  kFailure,        // to the server: this rank failed; from it: the first one that did
+  kBye             // the rank needs nobody any more
+};
+
+struct Message {
+  MessageKind kind = MessageKind::kHello;
+  BootstrapGroup group;
+  std::uint32_t sequence = 0;
+  std::vector<std::byte> payload;
+
+  std::string text() const;
+  void set_text(const std::string& text);
+};
+
+/// Who a rank is and what it believes of the job.
+struct Introduction {
+  int rank = 0;
+  int ranks = 1;
+  std::string fingerprint;  // of everything that must be the same on all ranks
+
+  std::string text() const;
+  /// None when the text is no introduction.
+  static std::optional<Introduction> from(const std::string& text);
+};
+
+std::string failure_text(const RankFailure& failure);
+/// None when the text is no failure: a rank below zero, or an exit code that is none of a failure.
+/// The sentence is cut to 4 KiB, and what a terminal would obey is replaced.
+std::optional<RankFailure> failure_from(const std::string& text);
+
+bool send_message(const Socket& socket, const Message& message) noexcept;
+
+/// The largest payloads that are taken: from whoever connects, and from ranks that are known.
+inline constexpr std::size_t kMostStrangerBytes = std::size_t{16} << 10;
+inline constexpr std::size_t kMostMemberBytes = std::size_t{1} << 30;
+
+/// Cuts what arrives into messages.
+class MessageReader {
+ public:
+  /// The other side has shown who it is: from now on its messages may be large.
+  void trust() { most_bytes_ = kMostMemberBytes; }
+  /// Reads once; false when the connection has ended, speaks something else, or announces a
+  /// message that is too large.
+  bool read_from(const Socket& socket);
+  std::optional<Message> next();
+
+ private:
+  bool cut();
+
+  std::size_t most_bytes_ = kMostStrangerBytes;
+  std::vector<std::byte> bytes_;
+  std::deque<Message> messages_;
+};
+
+// The place where processes meet: a thread of rank 0 that collects what ranks send and answers all
+// of them together, and that notices when one of them is gone.
+//
+// Every rank keeps one connection open, rank 0 too. A connection that ends without a farewell is a
+// process that died: all hear of it at once.
+//
+// Whoever connects is a stranger until its hello has shown that it knows the key
+// (exec/comm/bootstrap.h). A stranger gets a few seconds and may say nothing but that; there is
+// room for a number of them, and the oldest makes room for the next. When all ranks are there,
+// nobody listens any more. What a rank says is held against what it may say: its own failures,
+// places that exist, messages of a bounded size.
+
+struct BootstrapTimes {
+  double join_s = 300;       // until all ranks have come
+  double exchange_s = 1800;  // from the first to the last rank of an exchange
+  double answer_s = 5;       // beyond join_s: the server knows best who lacks, so it speaks first
+  double send_s = 20;        // a peer that takes nothing for so long is lost
+  double stranger_s = 10;    // for a hello
+};
+
+class BootstrapServer {
+ public:
+  /// `own` is rank 0's connection, which needs no hello. `self` is what all must agree with.
+  BootstrapServer(Listener listener, Socket own, const Introduction& self, const BootstrapKey& key,
+                  const BootstrapTimes& times);
+  /// Waits until all ranks have taken their leave or are gone.
+  ~BootstrapServer();
+  BootstrapServer(const BootstrapServer&) = delete;
+  BootstrapServer& operator=(const BootstrapServer&) = delete;
+
+ private:
+  struct Peer {
+    Socket socket;
+    MessageReader reader;
+    Nonce challenge{};
+    Deadline hello_by;
+    int rank = -1;  // a stranger
+    bool left = false;
+  };
+  struct Gathering {
+    std::vector<std::vector<std::byte>> parts;
+    std::vector<int> ranks;  // by place; -1: not there yet
+    int arrived = 0;
+    Deadline deadline;
+  };
+
+  void serve() noexcept;
+  bool done() const;
+  void wait_for_input();
+  void accept_one(const Socket& listening);
+  /// False when there is none.
+  bool drop_oldest_stranger();
+  void drop_late_strangers();
+  void take(Peer& peer);
+  void take_from_rank(Peer& peer, Message message);
+  void greet(Peer& peer, const Message& message);
+  void introduce(Peer& peer, const Introduction& peer_says);
+  void welcome();
+  void gather(const Peer& peer, Message message);
+  void check_deadlines();
+  void lose(Peer& peer);
+  void announce(const RankFailure& failure);
+  void send_all(const Message& message);
+  std::string missing() const;
+
+  Listener listener_;
+  const Introduction self_;
+  const BootstrapKey key_;
+  const BootstrapTimes times_;
+  Deadline accept_again_;  // after the system had no descriptor left
+  Deadline join_deadline_;
+  std::vector<Peer> peers_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t>, Gathering> gatherings_;
+  std::optional<RankFailure> failure_;
+  Deadline end_;  // after a failure, and after rank 0's farewell
+  int joined_ = 0;
+  std::thread thread_;
+};
+
+// A rendezvous of ranks that are threads of one process.
+
+class LocalBootstrapRoom {
+ public:
+  explicit LocalBootstrapRoom(int ranks) : ranks_(ranks) {}
+  LocalBootstrapRoom(const LocalBootstrapRoom&) = delete;
+  LocalBootstrapRoom& operator=(const LocalBootstrapRoom&) = delete;
+
+  /// Runs body(rendezvous) on a thread for every rank and waits for all. Throws the error of the
+  /// rank that failed first.
+  void run(const std::function<void(Bootstrap& bootstrap)>& body);
+
+ private:
+  class Seat;
+  struct Gathering {
+    std::vector<std::vector<std::byte>> parts;
+    int arrived = 0;
+    int taken = 0;
+  };
+
+  int ranks_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Gathering> gatherings_;  // channel, sequence
+  std::optional<RankFailure> failure_;
+};
+
+// A rendezvous of processes through the server of rank 0 (exec/comm/bootstrap.h).
+
+struct BootstrapAddress {
+  std::string host;
+  int port = 0;
+  std::string secret;  // that rank 0 wrote beside them; may be empty
+};
+
+/// Where rank 0 listens, told to whom it may concern.
+struct BootstrapPlace {
+  std::string name;  // "tcp://n0:29501", for people
+  std::string host;  // whose addresses rank 0 listens on; empty: all of its machine
+  int port = 0;      // that rank 0 listens on; 0: a free one
+  std::string key;   // that all ranks were given; may be empty
+  std::string run;   // tells runs apart that meet at the same place; may be empty
+  /// Rank 0 says where it listens, and a secret. Empty: all know.
+  std::function<void(const BootstrapAddress& address)> publish;
+  /// Where rank 0 listens, or none as long as that is not known, and in `why` the reason.
+  std::function<std::optional<BootstrapAddress>(std::string& why)> find;
+  /// How a port that is taken can be changed.
+  std::string port_advice;
+};
+
+/// Returns when all ranks are there. Throws Error: the port is in use, nobody answers, ranks lack
+/// at the deadline, or ranks do not agree about the job.
+std::unique_ptr<Bootstrap> join_bootstrap(const BootstrapPlace& place, const Introduction& self,
+                                          const BootstrapTimes& times);
 
 }  // namespace shardwright::exec

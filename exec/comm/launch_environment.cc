@@ -10,6 +10,7 @@
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::exec {
+
 namespace {
 
 /// The variables of a launcher. `marker` is what only that launcher sets: without it, the others

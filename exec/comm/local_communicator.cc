@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/comm/local_communicator.h"
 
+#include <chrono>
 #include <cstring>
 #include <exception>
+#include <thread>
+#include <utility>
 
-#include "exec/comm/local_group.h"
-#include "exec/host/stream_clocks.h"
+#include "exec/comm/rank_groups.h"
+#include "exec/host/host_stream.h"
 #include "sim/core/base/check.h"
 
 namespace shardwright::exec {
@@ -201,6 +204,182 @@ void LocalCommunicator::leave() noexcept {
   // A rank that is unwinding wakes the others, or they would wait for it in a collective.
   if (std::uncaught_exceptions() > 0) group_.abort(world_rank_);
   group_.leave();
+}
+
+LocalWorld::LocalWorld(const RankMesh& mesh)
+    : mesh_(mesh), devices_(static_cast<std::size_t>(mesh.ranks)) {
+  for (const CommGroup kind : kRankGroups) {
+    for (std::int64_t rank = 0; rank < mesh.ranks; ++rank) {
+      const std::vector<std::int64_t> members = mesh.members(kind, rank);
+      if (members.front() != rank) continue;
+      groups_[{kind, rank}] = std::make_unique<LocalGroup>(*this, static_cast<int>(members.size()));
+    }
+  }
+}
+
+LocalWorld::LocalWorld(int ranks, int shard_ranks)
+    : LocalWorld(data_parallel_mesh(ranks, shard_ranks)) {}
+
+LocalWorld::~LocalWorld() = default;
+
+RankGroups LocalWorld::groups(int rank, Device& device, const OnWorld& on_world) {
+  {
+    const std::lock_guard lock(mutex_);
+    devices_[static_cast<std::size_t>(rank)] = &device;
+  }
+  return make_groups(
+      mesh_, rank, on_world,
+      [&](CommGroup kind, const std::vector<std::int64_t>& members, int rank_in_group) {
+        return std::make_unique<LocalCommunicator>(*groups_.at({kind, members.front()}),
+                                                   rank_in_group, rank, device);
+      });
+}
+
+void LocalWorld::abort(int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  abort_locked(rank);
+}
+
+void LocalWorld::abort_locked(int rank) noexcept {
+  aborted_ = true;
+  if (failed_rank_ < 0) failed_rank_ = rank;
+  changed_.notify_all();
+}
+
+bool LocalWorld::sees_failure() noexcept {
+  for (int rank = 0; rank < ranks() && !aborted_; ++rank) {
+    const Device* device = devices_[static_cast<std::size_t>(rank)];
+    if (device != nullptr && device->has_failed()) abort_locked(rank);
+  }
+  return aborted_;
+}
+
+void LocalWorld::keep_error(int rank, std::exception_ptr error) noexcept {
+  abort(rank);
+  const std::lock_guard lock(mutex_);
+  if (rank == failed_rank_ && !error_) error_ = std::move(error);
+}
+
+void LocalWorld::run(const std::function<void(int rank)>& body) {
+  const auto run_one = [this, &body](int rank) {
+    try {
+      body(rank);
+    } catch (...) {
+      keep_error(rank, std::current_exception());
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks()));
+  for (int rank = 0; rank < ranks(); ++rank) {
+    try {
+      threads.emplace_back(run_one, rank);
+    } catch (...) {  // no memory or process for it; those that run must not wait for it
+      keep_error(rank, std::current_exception());
+      break;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
+LocalGroup::LocalGroup(LocalWorld& world, int ranks)
+    : world_(world),
+      members_(static_cast<std::size_t>(ranks)),
+      boxes_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {}
+
+template <class Condition>
+void LocalGroup::await(std::unique_lock<std::mutex>& lock, Condition condition) {
+  world_.changed_.wait(lock, [&] { return condition() || world_.aborted_; });
+  if (!condition()) throw Aborted();
+}
+
+void LocalGroup::barrier() {
+  std::unique_lock lock(world_.mutex_);
+  if (world_.aborted_) throw Aborted();
+  const std::uint64_t mine = barriers_;
+  if (++arrived_ == ranks()) {
+    arrived_ = 0;
+    ++barriers_;
+    world_.changed_.notify_all();
+    return;
+  }
+  await(lock, [&] { return barriers_ != mine; });
+}
+
+void LocalGroup::put(int from, int to, const Letter& letter) {
+  std::unique_lock lock(world_.mutex_);
+  Box& b = box(from, to);
+  await(lock, [&] { return b.state == Box::State::kEmpty; });
+  b.letter = letter;
+  b.state = Box::State::kPut;
+  world_.changed_.notify_all();
+}
+
+LocalGroup::Letter LocalGroup::take(int from, int to) {
+  std::unique_lock lock(world_.mutex_);
+  Box& b = box(from, to);
+  await(lock, [&] { return b.state == Box::State::kPut; });
+  return b.letter;
+}
+
+void LocalGroup::finish(int from, int to, const Event* done) {
+  const std::lock_guard lock(world_.mutex_);
+  Box& b = box(from, to);
+  b.letter.done = done;
+  b.state = Box::State::kFinished;
+  world_.changed_.notify_all();
+}
+
+const Event* LocalGroup::collected(int from, int to) {
+  std::unique_lock lock(world_.mutex_);
+  Box& b = box(from, to);
+  await(lock, [&] { return b.state == Box::State::kFinished; });
+  b.state = Box::State::kEmpty;
+  world_.changed_.notify_all();
+  return b.letter.done;
+}
+
+void LocalGroup::post(const Channel& channel, Message message) {
+  const std::lock_guard lock(world_.mutex_);
+  messages_[channel].push_back(std::move(message));
+  world_.changed_.notify_all();
+}
+
+LocalGroup::Message LocalGroup::fetch(const Channel& channel,
+                                      const std::function<bool()>& gives_up) {
+  constexpr std::chrono::milliseconds kLook{20};  // at what nobody tells of
+  std::unique_lock lock(world_.mutex_);
+  std::deque<Message>& waiting = messages_[channel];
+  while (waiting.empty()) {
+    if (gives_up() || world_.sees_failure()) throw Aborted();
+    world_.changed_.wait_for(lock, kLook);
+  }
+  Message message = std::move(waiting.front());
+  waiting.pop_front();
+  return message;
+}
+
+void LocalGroup::join(int rank, const Event* ready, const Event* done) {
+  const std::lock_guard lock(world_.mutex_);
+  if (world_.aborted_) throw Aborted();
+  members_[static_cast<std::size_t>(rank)] = {nullptr, ready, done};
+  ++joined_;
+}
+
+void LocalGroup::leave() noexcept {
+  std::unique_lock lock(world_.mutex_);
+  const std::uint64_t mine = departures_;
+  if (++left_ == joined_) {
+    left_ = joined_ = 0;
+    ++departures_;
+    world_.changed_.notify_all();
+    return;
+  }
+  world_.changed_.wait(lock, [&] { return departures_ != mine; });
+}
+
+void LocalGroup::abort(int rank) noexcept {
+  world_.abort(rank);
 }
 
 }  // namespace shardwright::exec

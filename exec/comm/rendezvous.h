@@ -18,8 +18,8 @@
 #include <memory>
 #include <string>
 
+#include "exec/comm/bootstrap.h"
 #include "exec/comm/launch_environment.h"
-#include "exec/comm/tcp_bootstrap.h"
 
 namespace shardwright::exec {
 

@@ -2,7 +2,10 @@
 // CUDA streams, events and pinned memory that are given back when their owner dies.
 #pragma once
 
+#include <cublasLt.h>
+
 #include <memory>
+#include <source_location>
 #include <type_traits>
 
 #include "kernels/cuda/cuda_error.h"
@@ -33,3 +36,16 @@ EventHandle make_event_handle(EventUse use);
 PinnedMemory allocate_pinned(std::size_t bytes);
 
 }  // namespace shardwright::exec::cuda
+
+// Failed calls of cuBLASLt become Error with the call, file, line and the library's own text.
+
+namespace shardwright::exec::cuda {
+
+/// Throws Error (ExitCode::kFailed) unless the call succeeded.
+void check_cublas(cublasStatus_t status, const char* call,
+                  const std::source_location& where = std::source_location::current());
+
+}  // namespace shardwright::exec::cuda
+
+/// SHARDWRIGHT_CUBLAS(cublasLtCreate(&handle));
+#define SHARDWRIGHT_CUBLAS(call) ::shardwright::exec::cuda::check_cublas((call), #call)

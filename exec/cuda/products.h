@@ -5,7 +5,7 @@
 // kernels/fp8.h, and without the library's faster, coarser sums. What the library needs to
 // know about a shape is made once, when the shape is first asked for: descriptions, and an
 // algorithm: the first that the library's heuristics offer, or the one that a choice names. Choices
-// are made by timing (time_choices) and handed on (exec/cuda/product_choices.h), so a shape's
+// are made by timing (time_choices) and handed on (exec/cuda/products.h), so a shape's
 // algorithm, and its result to the bit, is the same on all ranks wherever operands lie; sums that
 // are split over blocks are added in fp32 in a fixed order. Nothing is allocated on the device:
 // algorithms use the workspace that is handed in.
@@ -19,11 +19,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "exec/array.h"
+#include "exec/batch.h"
 #include "kernels/fp8.h"
 #include "sim/core/product_choices.h"
 
@@ -102,3 +104,28 @@ class Products {
 };
 
 }  // namespace shardwright::exec::cuda
+
+// The fastest of cuBLASLt's algorithms for every product of a run: timed once, by rank 0, before
+// the first step, and the same on all ranks.
+//
+// Rank 0 goes through a step that counts for nothing (Executor::rehearse_alone) and times what it
+// meets, on the operands and the workspace of the run; the others wait, also those on the same GPU,
+// and are told. In a pipeline the first rank of every stage does so, one after the other, because
+// stages multiply other shapes. What was chosen is kept (sim/core/product_choices.h), and with it a
+// run that goes on computes the bits of the run before.
+
+namespace shardwright::exec {
+
+class CudaDevice;
+class Executor;
+
+namespace cuda {
+
+/// Called by all ranks before anything else is run. `known` by rank 0, from earlier runs and
+/// measurements: of these, what is of this library and GPU, the first that names a product; what
+/// none names is timed. Returns what holds on all ranks.
+ProductChoices agree_on_products(Executor& executor, CudaDevice& device, const Batch& batch,
+                                 const std::string& gpu, std::span<const ProductChoices> known);
+
+}  // namespace cuda
+}  // namespace shardwright::exec

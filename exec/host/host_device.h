@@ -18,7 +18,6 @@
 
 #include "exec/device.h"
 #include "exec/host/host_stream.h"
-#include "exec/host/stream_clocks.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::exec {

@@ -1,13 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/nccl/nccl_communicator.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <exception>
+#include <string_view>
+#include <thread>
 #include <utility>
 
+#include "exec/comm/launch_environment.h"
+#include "exec/comm/rank_groups.h"
+#include "exec/communicator.h"
 #include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 
 namespace shardwright::exec {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Most calls are done at once; only connections and first calls take longer.
+constexpr std::chrono::microseconds kSpin{200};
+constexpr std::chrono::microseconds kNap{100};
+
+}  // namespace
+
+ncclConfig_t NcclGroup::config(const char* name) const {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name;
+  // The groups' collectives overlap, so they share no channels.
+  config.splitShare = 0;
+  if (options_.most_ctas > 0) {
+    config.maxCTAs = options_.most_ctas;
+  } else {
+#ifdef NCCL_CTA_POLICY_EFFICIENCY
+    config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
+#endif
+  }
+  return config;
+}
+
+NcclGroup::NcclGroup(int ranks, int rank, const ncclUniqueId& id, const NcclOptions& options,
+                     Hopeless hopeless)
+    : options_(options), hopeless_(std::move(hopeless)), rank_(rank), ranks_(ranks) {
+  ncclConfig_t wish = config("world");
+  const ncclResult_t status = ncclCommInitRankConfig(&comm_, ranks, id, rank, &wish);
+  try {
+    check_nccl(status, "ncclCommInitRankConfig");
+    await("ncclCommInitRankConfig", options_.init_timeout_s, kHowConnectionsFail);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclGroup::NcclGroup(NcclGroup& parent, int color, int key, const char* name, int most_ctas)
+    : options_(parent.options_), hopeless_(parent.hopeless_), ranks_(parent.ranks_) {
+  const int allowed = options_.most_ctas;
+  if (most_ctas > 0) options_.most_ctas = allowed > 0 ? std::min(allowed, most_ctas) : most_ctas;
+  ncclConfig_t wish = config(name);
+  try {
+    parent.run("ncclCommSplit",
+               [&](ncclComm_t comm) { return ncclCommSplit(comm, color, key, &comm_, &wish); });
+    await("ncclCommSplit", options_.init_timeout_s, kHowConnectionsFail);
+    check_nccl(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank", comm_);
+    check_nccl(ncclCommCount(comm_, &ranks_), "ncclCommCount", comm_);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+void NcclGroup::split_without() {
+  ncclComm_t none = nullptr;
+  ncclConfig_t wish = config("none");
+  run("ncclCommSplit",
+      [&](ncclComm_t comm) { return ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, &wish); });
+}
+
+NcclGroup::~NcclGroup() {
+  abort();
+}
+
+void NcclGroup::await(const char* call, double timeout_s, const char* advice) {
+  const auto begin = Clock::now();
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (aborted_) throw Aborted();
+      ncclResult_t state = ncclInProgress;
+      check_nccl(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", comm_);
+      check_nccl(state, call, comm_);
+      if (state == ncclSuccess) return;
+    }
+    const auto waited = Clock::now() - begin;
+    if (std::chrono::duration<double>(waited).count() > timeout_s) {
+      throw Error(fmt::format("{} is not done after {} s: expected all {} ranks to call it{}{}",
+                              call, timeout_s, ranks_, advice == nullptr ? "" : "; ",
+                              advice == nullptr ? "" : advice),
+                  ExitCode::kFailed);
+    }
+    if (waited <= kSpin) continue;
+    if (hopeless_()) throw Aborted();
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+void NcclGroup::run(const char* call, const std::function<ncclResult_t(ncclComm_t comm)>& enqueue) {
+  ncclResult_t status = ncclSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw Aborted();
+    status = enqueue(comm_);
+    check_nccl(status, call, comm_);
+  }
+  // An event that is recorded now must lie behind the work.
+  if (status == ncclInProgress) await(call, options_.call_timeout_s);
+}
+
+std::optional<NcclGroup::Failure> NcclGroup::failure() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_ || comm_ == nullptr) return std::nullopt;
+  ncclResult_t state = ncclSuccess;
+  ncclResult_t status = ncclCommGetAsyncError(comm_, &state);
+  if (status == ncclSuccess) status = state;
+  if (status == ncclSuccess || status == ncclInProgress) return std::nullopt;
+  return Failure{nccl_error_text(status, "a collective", comm_, std::source_location::current()),
+                 status == ncclRemoteError || status == ncclSystemError};
+}
+
+void NcclGroup::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  aborted_ = true;
+  if (comm_ == nullptr) return;
+  ncclCommAbort(comm_);
+  comm_ = nullptr;
+}
+
+bool NcclGroup::aborted() const {
+  const std::lock_guard lock(mutex_);
+  return aborted_;
+}
+
+void NcclGroup::register_memory(void* data, Bytes bytes) {
+  if (!options_.registers_memory || bytes == 0) return;
+  void* handle = nullptr;
+  // Memory that cannot be registered goes through NCCL's own buffers, as without asking.
+  run("ncclCommRegister", [&](ncclComm_t comm) {
+    const ncclResult_t status =
+        ncclCommRegister(comm, data, static_cast<std::size_t>(bytes), &handle);
+    return status == ncclInProgress ? status : ncclSuccess;
+  });
+  if (handle != nullptr) registered_.push_back(handle);
+}
+
+void NcclGroup::finish() noexcept {
+  try {
+    run("ncclCommDeregister", [&](ncclComm_t comm) {
+      for (void* handle : registered_) ncclCommDeregister(comm, handle);
+      registered_.clear();
+      return ncclSuccess;
+    });
+    run("ncclCommFinalize", [](ncclComm_t comm) { return ncclCommFinalize(comm); });
+  } catch (const std::exception&) {
+    return abort();
+  }
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) ncclCommDestroy(comm_);
+  comm_ = nullptr;
+  aborted_ = true;
+}
+
 namespace {
 
 ncclDataType_t type_of(DType dtype) {
@@ -227,6 +395,194 @@ void NcclCommunicator::leave() noexcept {
   const bool fails = std::uncaught_exceptions() > 0;
   fails ? group_->abort() : group_->finish();
   for (const NcclQueue& queue : queues_) fails ? queue.group->abort() : queue.group->finish();
+}
+
+std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t comm,
+                            const std::source_location& where) {
+  std::string_view file = where.file_name();
+  file = file.substr(file.rfind('/') + 1);
+  const char* last = ncclGetLastError(comm);
+  const std::string detail = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
+  // NCCL names the ranks, not what would be accepted.
+  const char* expected = detail.find("Duplicate GPU") != std::string::npos
+                             ? "; expected at most one process for each GPU of a machine"
+                             : "";
+  return fmt::format("{} failed at {}:{}: {}{}{}", call, file, where.line(),
+                     ncclGetErrorString(status), detail, expected);
+}
+
+void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm,
+                const std::source_location& where) {
+  if (status == ncclSuccess || status == ncclInProgress) return;
+  throw Error(nccl_error_text(status, call, comm, where), ExitCode::kFailed);
+}
+
+namespace {
+
+constexpr std::uint32_t kWorldChannel = 0;
+
+/// Of a queue of messages, which waits on the device until its message comes; several do beside a
+/// layer's kernels.
+constexpr int kMostQueueCtas = 2;
+
+const char* word_of(CommGroup kind) {
+  switch (kind) {
+    case CommGroup::kShard:
+      return "shard";
+    case CommGroup::kReplicate:
+      return "replicate";
+    case CommGroup::kPipeline:
+      return "pipeline";
+    default:
+      return "tensor";
+  }
+}
+
+/// Queues without a rank in common are split off at once. In rounds, the first that has room.
+std::vector<std::vector<MessageQueue>> rounds_of(const std::vector<MessageQueue>& queues) {
+  std::vector<std::vector<MessageQueue>> rounds;
+  for (const MessageQueue& queue : queues) {
+    const auto meets = [&](const MessageQueue& other) {
+      return queue.from == other.from || queue.from == other.to || queue.to == other.from ||
+             queue.to == other.to;
+    };
+    const auto has_room = [&](const std::vector<MessageQueue>& round) {
+      return std::none_of(round.begin(), round.end(), meets);
+    };
+    auto round = std::find_if(rounds.begin(), rounds.end(), has_room);
+    if (round == rounds.end()) round = rounds.insert(round, std::vector<MessageQueue>{});
+    round->push_back(queue);
+  }
+  return rounds;
+}
+
+/// Of the rendezvous: one for each group.
+std::uint32_t channel_of(CommGroup kind, std::int64_t first_rank) {
+  if (kind == CommGroup::kWorld) return kWorldChannel;
+  return (1 + static_cast<std::uint32_t>(kind)) << 24 | static_cast<std::uint32_t>(first_rank);
+}
+
+}  // namespace
+
+NcclWorld::NcclWorld(Bootstrap& bootstrap, const NcclOptions& options)
+    : bootstrap_(bootstrap), options_(options) {
+  ncclUniqueId mine{};
+  if (bootstrap.rank() == 0) check_nccl(ncclGetUniqueId(&mine), "ncclGetUniqueId");
+  std::vector<ncclUniqueId> ids(static_cast<std::size_t>(bootstrap.ranks()));
+  bootstrap.exchange({kWorldChannel, bootstrap.rank(), bootstrap.ranks()},
+                     std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(ids)));
+  groups_.push_back(
+      std::make_shared<NcclGroup>(bootstrap.ranks(), bootstrap.rank(), ids.front(), options,
+                                  [&bootstrap] { return bootstrap.failure().has_value(); }));
+  watcher_ = std::thread([this] { watch(); });
+}
+
+NcclWorld::~NcclWorld() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  watcher_.join();
+}
+
+std::shared_ptr<NcclGroup> NcclWorld::keep(std::shared_ptr<NcclGroup> group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(group);
+  return group;
+}
+
+std::vector<NcclQueue> NcclWorld::make_queues(const std::vector<MessageQueue>& queues,
+                                              NcclGroup& group, int rank) {
+  std::vector<NcclQueue> mine;
+  for (const std::vector<MessageQueue>& round : rounds_of(queues)) {
+    const auto own = std::find_if(round.begin(), round.end(), [&](const MessageQueue& queue) {
+      return queue.from == rank || queue.to == rank;
+    });
+    if (own == round.end()) {
+      group.split_without();
+      continue;
+    }
+    const char* name = own->backward ? "backward messages" : "forward messages";
+    const auto color = static_cast<int>(own - round.begin());
+    mine.push_back(
+        {*own, keep(std::make_shared<NcclGroup>(group, color, rank, name, kMostQueueCtas))});
+  }
+  return mine;
+}
+
+RankGroups NcclWorld::groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues,
+                             Device& device, const NativeStreams& streams,
+                             const OnWorld& on_world) {
+  const int rank = bootstrap_.rank();
+  const std::shared_ptr<NcclGroup> world = groups_.front();
+  const auto make = [&](CommGroup kind, const std::vector<std::int64_t>& members, int place) {
+    const auto size = static_cast<int>(members.size());
+    const auto first = static_cast<int>(members.front());
+    // A group of all ranks is the world: one set of buffers and connections serves both.
+    std::shared_ptr<NcclGroup> group = world;
+    if (size != bootstrap_.ranks())
+      group = keep(std::make_shared<NcclGroup>(*world, first, rank, word_of(kind)));
+    std::vector<NcclQueue> mine;
+    if (kind == CommGroup::kPipeline) mine = make_queues(queues, *group, place);
+    return std::make_unique<NcclCommunicator>(group, bootstrap_,
+                                              BootstrapGroup{channel_of(kind, first), place, size},
+                                              device, streams, std::move(mine));
+  };
+  RankGroups groups = make_groups(mesh, rank, on_world, make);
+  // What failed before the watcher knew of these groups.
+  if (bootstrap_.failure()) throw Aborted();
+  return groups;
+}
+
+RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
+  return groups(data_parallel_mesh(bootstrap_.ranks(), shard_ranks), {}, device, streams);
+}
+
+std::string NcclWorld::version() {
+  int code = 0;
+  if (ncclGetVersion(&code) != ncclSuccess) return "NCCL";
+  return fmt::format("NCCL {}.{}.{}", code / 10000, code % 10000 / 100, code % 100);
+}
+
+bool NcclWorld::look() {
+  if (bootstrap_.failure()) return true;
+  std::vector<std::shared_ptr<NcclGroup>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  for (const std::shared_ptr<NcclGroup>& group : groups) {
+    const auto failure = group->failure();
+    if (!failure) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    while (failure->remote && !bootstrap_.failure() &&
+           std::chrono::steady_clock::now() - begin <
+               std::chrono::duration<double>(options_.echo_s)) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(options_.watch_s));
+    }
+    bootstrap_.fail(ExitCode::kFailed, failure->what);
+    return true;
+  }
+  return false;
+}
+
+void NcclWorld::abort_all() {
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<NcclGroup>& group : groups_) group->abort();
+}
+
+void NcclWorld::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    lock.unlock();
+    const bool failed = look();
+    if (failed) abort_all();
+    lock.lock();
+    if (failed) return;
+    changed_.wait_for(lock, std::chrono::duration<double>(options_.watch_s),
+                      [this] { return ends_; });
+  }
 }
 
 }  // namespace shardwright::exec

@@ -14,18 +14,97 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <source_location>
 #include <span>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "exec/comm/bootstrap.h"
 #include "exec/communicator.h"
-#include "exec/nccl/nccl_group.h"
+#include "sim/core/layout.h"
 #include "sim/core/message_queue.h"
+#include "sim/core/units.h"
 
 namespace shardwright::exec {
+
+// One NCCL communicator of this rank: made without blocking, aborted by whoever sees it fail.
+//
+// NCCL calls return before they are done; the host then asks until they are, so that a peer that
+// never comes is a timeout and not a hang. After a failure anywhere the communicator is aborted,
+// which ends the kernels that wait for the peer, and every later call throws Aborted.
+
+struct NcclOptions {
+  double init_timeout_s = 300;  // until all ranks have connected
+  double call_timeout_s = 300;  // until a call is enqueued
+  /// Thread blocks (SMs) that a collective may take; 0: as few as NCCL thinks reach the links'
+  /// rate, because they are products' otherwise.
+  int most_ctas = 0;
+  bool registers_memory = true;
+  double watch_s = 0.02;  // between two looks at what may have failed
+  /// How long a rank that sees an error of the network waits for the news of who died.
+  double echo_s = 2;
+};
+
+/// Whether a rank has failed, so that nothing is worth waiting for.
+using Hopeless = std::function<bool()>;
+
+class NcclGroup {
+ public:
+  /// All ranks connect; `id` comes from one of them. The calling thread's device is used. Throws
+  /// Error at the timeout.
+  NcclGroup(int ranks, int rank, const ncclUniqueId& id, const NcclOptions& options,
+            Hopeless hopeless);
+  /// A part of `parent`: the ranks with the same color, by key. All ranks of the parent call it, or
+  /// split_without(). A collective takes at most so many thread blocks; 0: as the parent's.
+  NcclGroup(NcclGroup& parent, int color, int key, const char* name, int most_ctas = 0);
+  ~NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  /// Takes part in a split of which no part is this rank's.
+  void split_without();
+
+  /// Calls enqueue(comm), which returns what NCCL said, and waits until the work is enqueued.
+  /// Throws Error, or Aborted after abort().
+  void run(const char* call, const std::function<ncclResult_t(ncclComm_t comm)>& enqueue);
+  /// What has failed since the last look, in NCCL's words; `remote`: probably elsewhere first.
+  struct Failure {
+    std::string what;
+    bool remote = false;
+  };
+  std::optional<Failure> failure();
+  /// Ends all work on the device. May be called from any thread, any number of times.
+  void abort() noexcept;
+  bool aborted() const;
+
+  void register_memory(void* data, Bytes bytes);
+  /// Waits for the other ranks and gives everything back.
+  void finish() noexcept;
+
+ private:
+  void await(const char* call, double timeout_s, const char* advice = nullptr);
+  ncclConfig_t config(const char* name) const;
+
+  NcclOptions options_;
+  Hopeless hopeless_;
+  mutable std::mutex mutex_;  // of comm_ against abort()
+  ncclComm_t comm_ = nullptr;
+  bool aborted_ = false;
+  int rank_ = 0;
+  int ranks_ = 1;
+  std::vector<void*> registered_;
+};
 
 /// The CUDA stream behind a device's stream.
 using NativeStreams = std::function<cudaStream_t(StreamId)>;
@@ -83,6 +162,62 @@ class NcclCommunicator final : public Communicator {
   NativeStreams streams_;
   std::vector<NcclQueue> queues_;
   bool left_ = false;
+};
+
+// A failed NCCL call as an exception: which call, where, and in the library's own words.
+
+/// "ncclAllGather failed at nccl_communicator.cc:41: unhandled cuda error (...)". The last message
+/// of the library is of `comm`, or of the thread when that is null.
+std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t comm,
+                            const std::source_location& where);
+
+/// Throws Error unless the call succeeded or, without blocking, goes on.
+void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm = nullptr,
+                const std::source_location& where = std::source_location::current());
+
+// Ranks whose devices are connected by NCCL: how their groups come to be, and how one failure ends
+// them all.
+//
+// A thread of every rank looks again and again for errors that NCCL met on the device and for
+// ranks that the rendezvous lost; then it aborts this rank's groups, so that nobody waits for ever
+// in a kernel. The cause that is reported is the first one: an error of the network is most often
+// the echo of a rank that died, so its rank gets a moment to be found.
+
+class NcclWorld {
+ public:
+  /// All ranks of the rendezvous make one, on the thread whose CUDA device they use.
+  explicit NcclWorld(Bootstrap& bootstrap, const NcclOptions& options = {});
+  ~NcclWorld();
+  NcclWorld(const NcclWorld&) = delete;
+  NcclWorld& operator=(const NcclWorld&) = delete;
+
+  /// The communicators of this rank, once; all ranks call it together. `queues` are those of a
+  /// pipeline's messages, by stage.
+  RankGroups groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues, Device& device,
+                    const NativeStreams& streams, const OnWorld& on_world = {});
+  /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
+  RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
+
+  /// "NCCL 2.28.9"
+  static std::string version();
+
+ private:
+  /// The queues of `rank` among those of a pipeline whose stages are the members of `group`.
+  std::vector<NcclQueue> make_queues(const std::vector<MessageQueue>& queues, NcclGroup& group,
+                                     int rank);
+  std::shared_ptr<NcclGroup> keep(std::shared_ptr<NcclGroup> group);
+  void watch();
+  void abort_all();
+  /// Whether something has failed; tells the rendezvous of it.
+  bool look();
+
+  Bootstrap& bootstrap_;
+  NcclOptions options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::vector<std::shared_ptr<NcclGroup>> groups_;
+  std::thread watcher_;
 };
 
 }  // namespace shardwright::exec

@@ -5,18 +5,26 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <system_error>
 #include <utility>
 
-#include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
+#include "exec/train/shared_folder.h"
+#include "sim/core/base/atomic_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/read_file.h"
+#include "sim/core/plan_json.h"
 
 namespace shardwright::exec {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -166,6 +174,225 @@ void Checkpoint::read(StateKind kind, std::string_view tensor, std::int64_t firs
     first += static_cast<std::int64_t>(count);
   }
   SHARDWRIGHT_CHECK(out.empty(), "{} elements of {} lack", out.size(), tensor);
+}
+
+// Which checkpoints there are, and how one comes and goes: by renaming, so that a folder with the
+// name of a checkpoint is always a whole one.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kUnfinished = ".writing-";
+constexpr std::string_view kRemoved = ".removing-";
+constexpr std::string_view kAbandoned = "abandoned-";
+// Of files that are made only to see that they can be, and their temporaries (AtomicFile).
+constexpr std::array<std::string_view, 3> kProbes = {kSharedProbe, "..shared-", ".probe."};
+
+/// The step of a checkpoint's folder, or -1.
+std::int64_t step_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kPrefix)) return -1;
+  const std::string_view digits = std::string_view(name).substr(kPrefix.size());
+  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) return -1;
+  return parse_int64(digits).value_or(-1);
+}
+
+/// Out of sight first, so that a kill in between leaves no half checkpoint under its name.
+void remove_checkpoint(const fs::path& path) {
+  const fs::path hidden =
+      path.parent_path() / fmt::format("{}{}", kRemoved, path.filename().string());
+  std::error_code ignored;
+  fs::remove_all(hidden, ignored);
+  fs::rename(path, hidden, ignored);
+  fs::remove_all(hidden, ignored);
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:06}", kPrefix, step);
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    // A link leads to a folder that this run has not written.
+    if (step_of(entry.path()) < 0 || entry.is_symlink(ignored)) continue;
+    if (entry.is_directory(ignored)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const fs::path& a, const fs::path& b) { return step_of(a) > step_of(b); });
+  return found;
+}
+
+void prune_checkpoints(const fs::path& folder, std::int64_t keep) {
+  if (keep <= 0) return;
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  for (std::size_t i = static_cast<std::size_t>(keep); i < all.size(); ++i) {
+    remove_checkpoint(all[i]);
+  }
+}
+
+void remove_unfinished_checkpoints(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool probes = std::any_of(kProbes.begin(), kProbes.end(), [&](std::string_view prefix) {
+      return name.starts_with(prefix);
+    });
+    if (probes || name.starts_with(kUnfinished) || name.starts_with(kRemoved)) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+std::int64_t set_aside_checkpoints(const fs::path& folder, std::int64_t step) {
+  std::int64_t count = 0;
+  for (const fs::path& path : list_checkpoints(folder)) {
+    if (step_of(path) <= step) break;
+    const fs::path aside = folder / fmt::format("{}{}", kAbandoned, path.filename().string());
+    std::error_code refused;
+    fs::remove_all(aside, refused);
+    fs::rename(path, aside, refused);
+    if (refused) {
+      throw Error(
+          fmt::format("{}: cannot set this checkpoint aside: {}", path.string(), refused.message()),
+          ExitCode::kFailed);
+    }
+    ++count;
+  }
+  return count;
+}
+
+fs::path unfinished_checkpoint(const fs::path& folder, std::int64_t step) {
+  return folder / fmt::format("{}{}", kUnfinished, checkpoint_name(step));
+}
+
+void commit_checkpoint(const fs::path& folder, const CheckpointManifest& manifest) {
+  const fs::path unfinished = unfinished_checkpoint(folder, manifest.step);
+  require_files(unfinished, manifest);
+  const fs::path target = folder / checkpoint_name(manifest.step);
+  write_file_atomically(unfinished / "checkpoint.json", manifest_text(manifest),
+                        OutputPlace::kInFolder);
+  std::error_code refused;
+  if (fs::exists(target, refused)) remove_checkpoint(target);
+  fs::rename(unfinished, target, refused);
+  if (refused) {
+    throw Error(fmt::format("{}: cannot take its name: {}", target.string(), refused.message()),
+                exit_code_of(refused.value()));
+  }
+  // When that fails the new name may be gone after a power cut, so older checkpoints must stay.
+  flush_folder(folder);
+}
+
+namespace {
+
+constexpr std::string_view kSchema = "shardwright.checkpoint";
+constexpr int kMajor = 1;
+// The checksum stands for the text in which its own digits are zeros.
+constexpr std::string_view kChecksumKey = "\"manifest_crc32\": \"";
+constexpr std::size_t kDigits = 8;
+
+std::string digits(std::uint32_t crc) {
+  return fmt::format("{:08x}", crc);
+}
+
+std::uint32_t from_digits(const JsonReader& object, std::string_view key) {
+  const auto text = object.require<std::string>(key);
+  if (text.size() != kDigits || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    object.fail(key, "eight hexadecimal digits");
+  }
+  return static_cast<std::uint32_t>(std::stoul(text, nullptr, 16));
+}
+
+}  // namespace
+
+std::string manifest_text(const CheckpointManifest& manifest) {
+  nlohmann::ordered_json root = {{"schema", fmt::format("{}/{}.0", kSchema, kMajor)},
+                                 {"step", manifest.step},
+                                 {"sequences", manifest.sequences},
+                                 {"tokens", manifest.tokens},
+                                 {"seed", fmt::format("{}", manifest.seed)},
+                                 {"data_fingerprint", digits(manifest.data_fingerprint)},
+                                 {"plan", plan_to_json(manifest.plan)},
+                                 {"config", manifest.config},
+                                 {"tensors", nlohmann::ordered_json::array()},
+                                 {"files", nlohmann::ordered_json::array()},
+                                 {"tool_version", manifest.tool_version},
+                                 {"manifest_crc32", std::string(kDigits, '0')}};
+  for (const CheckpointTensor& tensor : manifest.tensors) {
+    root["tensors"].push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+  }
+  for (const CheckpointFile& file : manifest.files) {
+    root["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"crc32", digits(file.crc)}});
+  }
+  if (!manifest.job_hash.empty()) {
+    root["job"] = {{"sha256", manifest.job_hash}, {"facts", nlohmann::ordered_json::object()}};
+    for (const JobFact& fact : manifest.job) root["job"]["facts"][fact.key] = fact.value;
+  }
+  std::string text =
+      root.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::size_t at = text.rfind(kChecksumKey);
+  SHARDWRIGHT_CHECK(at != std::string::npos, "the manifest has a checksum");
+  text.replace(at + kChecksumKey.size(), kDigits, digits(crc32(text)));
+  return text;
+}
+
+CheckpointManifest parse_manifest(std::string_view text, const std::string& file) {
+  const JsonFile document = JsonFile::parse(text, file);
+  const JsonReader root = document.root();
+  require_schema(root, kSchema, kMajor);
+  const std::uint32_t promised = from_digits(root, "manifest_crc32");
+  std::string zeroed(text);
+  const std::size_t at = zeroed.rfind(kChecksumKey);
+  if (at != std::string::npos && at + kChecksumKey.size() + kDigits <= zeroed.size()) {
+    zeroed.replace(at + kChecksumKey.size(), kDigits, std::string(kDigits, '0'));
+  }
+  if (crc32(zeroed) != promised) {
+    throw Error(fmt::format("{}: the checksum is {}, expected {}: the file was altered", file,
+                            digits(crc32(zeroed)), digits(promised)));
+  }
+  constexpr std::int64_t kNone = 0;
+  const auto counted = between(kNone, kMostCounted);
+  CheckpointManifest manifest;
+  manifest.step = root.require<std::int64_t>("step", counted);
+  manifest.sequences = root.require<std::int64_t>("sequences", counted);
+  manifest.tokens = root.require<std::int64_t>("tokens", counted);
+  const auto seed = root.require<std::string>("seed");
+  if (seed.empty() || seed.size() > 19 || seed.find_first_not_of("0123456789") != seed.npos) {
+    root.fail("seed", "a number below 10^19 as text");
+  }
+  manifest.seed = std::stoull(seed);
+  manifest.data_fingerprint = from_digits(root, "data_fingerprint");
+  manifest.plan = plan_from_json(root.require_object("plan"));
+  manifest.config = root.require<std::string>("config");
+  for (const JsonReader& entry : root.require_array("tensors")) {
+    manifest.tensors.push_back(
+        {entry.require<std::string>("name"), entry.require_list<std::int64_t>("shape")});
+  }
+  std::set<std::string> names;
+  for (const JsonReader& entry : root.require_array("files")) {
+    CheckpointFile named{entry.require<std::string>("name"),
+                         entry.require<std::int64_t>("bytes", at_least(kNone)),
+                         from_digits(entry, "crc32")};
+    if (named.name.empty() || named.name.find('/') != std::string::npos || named.name[0] == '.') {
+      entry.fail("name", "a file of the checkpoint's folder");
+    }
+    if (!names.insert(named.name).second) entry.fail("name", "each file once");
+    manifest.files.push_back(std::move(named));
+  }
+  manifest.tool_version = root.optional<std::string>("tool_version", "");
+  if (root.has("job")) {
+    const JsonReader job = root.require_object("job"), facts = job.require_object("facts");
+    manifest.job_hash = job.require<std::string>("sha256");
+    for (const std::string& key : facts.keys())
+      manifest.job.push_back({key, facts.require<std::string>(key)});
+  }
+  return manifest;
 }
 
 }  // namespace shardwright::exec

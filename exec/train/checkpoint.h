@@ -10,7 +10,7 @@
 //
 // The files are written into a folder with another name, which takes its own only when everything
 // is durable: a killed run or a full disk leaves earlier checkpoints as they were. Who writes when
-// is exec/train/checkpoint_writer.h's, what goes into an executor exec/train/train_state.h's.
+// is exec/train/checkpointer.h's, what goes into an executor exec/train/train_state.h's.
 #pragma once
 
 #include <cstdint>

@@ -4,13 +4,138 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include "exec/train/host_room.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
+
+namespace {
+
+CheckpointFile write_file(const StateSnapshot& snapshot, const std::filesystem::path& folder,
+                          const std::string& name) {
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path path = folder / name;
+  SafetensorsWriter writer(path, snapshot.specs, {{"format", "shardwright.checkpoint"}});
+  for (const std::span<const std::byte> bytes : snapshot.data) writer.write(bytes);
+  writer.finish();
+  // The checksum is of what lay in memory, and what the disk took has to have it.
+  require_checksum(path, writer.crc());
+  return {name, writer.bytes(), writer.crc()};
+}
+
+}  // namespace
+
+CheckpointWriter::~CheckpointWriter() {
+  wait();
+}
+
+void CheckpointWriter::start(StateSnapshot snapshot, std::filesystem::path folder,
+                             std::string name) {
+  SHARDWRIGHT_CHECK(!thread_.joinable(), "a checkpoint is being written");
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = {.stage = Stage::kWriting};
+  }
+  thread_ = std::thread(
+      [this, snapshot = std::move(snapshot), folder = std::move(folder), name = std::move(name)] {
+        State result;
+        try {
+          result.error = first_not_finite(snapshot);
+          if (!result.error.empty()) {
+            result.stage = Stage::kNotFinite;
+            return store(std::move(result));
+          }
+          result.file = write_file(snapshot, folder, name);
+          result.stage = Stage::kWritten;
+        } catch (const std::exception& error) {
+          result.stage = Stage::kFailed;
+          result.error = error.what();
+        }
+        store(std::move(result));
+      });
+}
+
+void CheckpointWriter::store(State result) {
+  const std::lock_guard lock(mutex_);
+  state_ = std::move(result);
+}
+
+CheckpointWriter::State CheckpointWriter::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void CheckpointWriter::wait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::reset() {
+  wait();
+  const std::lock_guard lock(mutex_);
+  state_ = {};
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kMostLook_s = 0.5;
+constexpr double kLater_s = 2;  // who waits for others lets them tell
+
+void watch(const std::stop_token& ends, const SaveLimits& limits, const SaveWatch::Look& look,
+           const SaveWatch::Tell& tell) {
+  const double look_s = std::min(kMostLook_s, limits.note_s / 4);
+  double waited_s = 0;
+  bool noted = false;
+  std::int64_t turn = -1;
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::unique_lock lock(mutex);
+  while (!ends.stop_requested()) {
+    const auto begin = Clock::now();
+    changed.wait_for(lock, ends, std::chrono::duration<double>(look_s), [] { return false; });
+    const double passed_s = std::chrono::duration<double>(Clock::now() - begin).count();
+    waited_s += std::min(passed_s, 2 * look_s);  // a process that was stopped did not wait
+    const SaveStage stage = look();
+    if (stage.what.empty() || stage.turn != turn) {
+      waited_s = 0;
+      noted = false;
+      turn = stage.turn;
+    } else if (waited_s >= limits.end_s + (stage.waits ? kLater_s : 0)) {
+      return tell(fmt::format("{} has not ended after {:.3g} s: a disk or a rank does not answer",
+                              stage.what, waited_s),
+                  true);
+    } else if (waited_s >= limits.note_s && !noted && !stage.waits) {
+      noted = true;
+      tell(fmt::format("{} takes long, {:.3g} s so far", stage.what, waited_s), false);
+    }
+  }
+}
+
+}  // namespace
+
+SaveWatch::SaveWatch(const SaveLimits& limits, const Look& look, const Tell& tell)
+    : thread_([=](const std::stop_token& ends) { watch(ends, limits, look, tell); }) {}
+
+std::vector<Vote> exchange_votes(Communicator& world, const Wish& wish,
+                                 const CheckpointWriter::State& state) {
+  Vote mine;
+  mine.stop = wish.stop ? 1 : 0;
+  mine.save = wish.save ? 1 : 0;
+  mine.stage = state.stage;
+  mine.crc = state.file.crc;
+  mine.bytes = state.file.bytes;
+  const std::size_t size = std::min(state.error.size(), sizeof mine.error - 1);
+  std::copy_n(state.error.data(), size, mine.error);
+  return exchange_all(world, mine);
+}
 
 using Stage = CheckpointWriter::Stage;
 

@@ -7,17 +7,118 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "exec/train/checkpoint_writer.h"
-#include "exec/train/save_watch.h"
-#include "exec/train/vote.h"
+#include "exec/communicator.h"
+#include "exec/train/checkpoint.h"
+#include "exec/train/train_state.h"
 
 namespace shardwright::exec {
+
+// Writes one rank's file of a checkpoint while training goes on.
+//
+// start() takes the snapshot and returns at once; a thread writes it and computes its checksum.
+// state() tells how far it is, so that ranks can agree, at the end of a step, that a checkpoint is
+// complete. Only one is written at a time.
+
+class CheckpointWriter {
+ public:
+  enum class Stage : std::uint8_t {
+    kIdle,
+    kWriting,
+    kWritten,
+    kFailed,
+    kNotFinite  // the state holds NaN or infinity, so nothing was written
+  };
+  struct State {
+    Stage stage = Stage::kIdle;
+    CheckpointFile file{};  // when written
+    std::string error{};    // when failed or not finite
+  };
+
+  CheckpointWriter() = default;
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Writes `snapshot`, whose memory stays until that is done, as `name` into `folder`, which is
+  /// made when it is not there. Nothing may be in progress.
+  void start(StateSnapshot snapshot, std::filesystem::path folder, std::string name);
+  State state() const;
+  /// Waits until nothing is being written.
+  void wait();
+  /// Back to idle, after what was written has been dealt with.
+  void reset();
+
+ private:
+  void store(State result);
+
+  std::thread thread_;
+  mutable std::mutex mutex_;
+  State state_;
+};
+
+// Notices that a checkpoint is being written for long, and says on which file.
+//
+// A disk that is gone lets a write wait for ever, and a slow one may take minutes for a flush: the
+// first must end the run and the second must not, so the limit is another than that of steps.
+
+struct SaveLimits {
+  double note_s = 60;
+  double end_s = 3600;
+};
+
+/// What a rank does about a checkpoint.
+struct SaveStage {
+  std::string what{};     // begins a sentence; empty: nothing
+  bool waits = false;     // for other ranks, which tell first
+  std::int64_t turn = 0;  // another one where time begins anew
+};
+
+class SaveWatch {
+ public:
+  using Look = std::function<SaveStage()>;
+  /// Hears of a stage that takes long and, at last, of one that does not end; on a thread of its
+  /// own.
+  using Tell = std::function<void(const std::string& sentence, bool is_hang)>;
+
+  SaveWatch(const SaveLimits& limits, const Look& look, const Tell& tell);
+
+ private:
+  std::jthread thread_;
+};
+
+// What ranks tell each other at the end of every step: whether somebody wants to stop or to save,
+// and how far the files of a checkpoint are. All decide by the same table, so all do the same.
+
+struct Vote {
+  std::uint8_t stop = 0;
+  CheckpointWriter::Stage stage = CheckpointWriter::Stage::kIdle;
+  std::uint8_t save = 0;
+  std::uint8_t unused = 0;
+  std::uint32_t crc = 0;
+  std::int64_t bytes = 0;
+  char error[240] = {};  // ends in zero
+};
+static_assert(sizeof(Vote) == 256);
+
+/// What a rank wants after a step.
+struct Wish {
+  bool stop = false;
+  bool save = false;
+};
+
+/// Everybody's votes by rank; the host waits.
+std::vector<Vote> exchange_votes(Communicator& world, const Wish& wish,
+                                 const CheckpointWriter::State& state);
 
 class Checkpointer {
  public:

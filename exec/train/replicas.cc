@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {

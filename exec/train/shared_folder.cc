@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "exec/comm/bootstrap_key.h"
+#include "exec/comm/bootstrap.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 

@@ -11,7 +11,7 @@
 
 #include "exec/executor.h"
 #include "exec/train/checkpoint.h"
-#include "exec/train/safetensors_model.h"
+#include "exec/train/safetensors.h"
 
 namespace shardwright::exec {
 

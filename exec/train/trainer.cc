@@ -11,13 +11,12 @@
 #include <tuple>
 #include <utility>
 
-#include "exec/comm/connection_advice.h"
+#include "exec/comm/launch_environment.h"
 #include "exec/host_memory.h"
-#include "exec/trace/name_table.h"
+#include "exec/trace/activity.h"
 #include "exec/train/checkpointer.h"
-#include "exec/train/data/data_order.h"
-#include "exec/train/event_file.h"
-#include "exec/train/gather_timeline.h"
+#include "exec/train/data/dataset.h"
+#include "exec/train/metrics.h"
 #include "exec/train/replicas.h"
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"

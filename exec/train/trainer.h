@@ -17,12 +17,12 @@
 
 #include "exec/executor.h"
 #include "exec/train/checkpoint.h"
-#include "exec/train/data/open_data.h"
+#include "exec/train/checkpointer.h"
+#include "exec/train/data/dataset.h"
+#include "exec/train/hang_watch.h"
 #include "exec/train/lr_schedule.h"
 #include "exec/train/metrics.h"
-#include "exec/train/safetensors_model.h"
-#include "exec/train/save_watch.h"
-#include "exec/train/step_watchdog.h"
+#include "exec/train/safetensors.h"
 
 namespace shardwright::exec {
 

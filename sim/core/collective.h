@@ -80,8 +80,9 @@ struct CollectiveGroup {
   /// Groups like this one that run at the same time on each node and share its NICs; a replicate
   /// group of hybrid sharding has one rank per node and as many groups as GPUs in a node.
   std::int64_t groups_per_node = 1;
-  /// Ranks share one device, and collectives are copies in its memory (exec/comm/local_world.h): by
-  /// what sharing stretches a rank's copies, at least 1. 0: each has a device of its own.
+  /// Ranks share one device, and collectives are copies in its memory
+  /// (exec/comm/local_communicator.h): by what sharing stretches a rank's copies, at least 1. 0:
+  /// each has a device of its own.
   double copies_take_turns = 0;
 };
 

@@ -29,7 +29,7 @@ using profiles::ObservationSource;
 // Less than any kernel takes: the executor has nothing to do there.
 constexpr Nanoseconds kNothingNs = 300;
 
-/// Operations that this program's executor leaves to another (exec/executor_sharding.cc): sharded
+/// Operations that this program's executor leaves to another (exec/executor.cc): sharded
 /// reductions add onto their sum themselves, and the update divides. What their slices last is the
 /// clock's doing and says nothing of a copy.
 bool left_to_another(const Op& op) {

@@ -3,7 +3,7 @@
 // ranks that share the threads. scripts/compare_with_pytorch runs the first of them beside PyTorch.
 #include <benchmark/benchmark.h>
 
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #include "exec/executor.h"
 #include "exec/host/host_device.h"
 #include "kernels/random.h"

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #include "exec/host/host_device.h"
 #include "sim/core/base/error.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards exec/comm/bootstrap_server.h against whoever reaches rank 0's port: what an audit did to a
+// Guards exec/comm/bootstrap.h against whoever reaches rank 0's port: what an audit did to a
 // rendezvous, on loopback. A stranger does not know the key; a false rank does, and still may not
 // do more than end the job with a sentence.
 #include <fmt/core.h>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards exec/comm/bootstrap.h and rendezvous.h: processes find each other by TCP or a file, agree
 // about the job, exchange, and all hear of the first failure; nothing waits for ever.
+#include "exec/comm/bootstrap.h"
+
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +15,6 @@
 #include <map>
 #include <thread>
 
-#include "exec/comm/local_bootstrap.h"
 #include "exec/comm/private_file.h"
 #include "exec/comm/rendezvous.h"
 #include "exec/communicator.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "exec/train/checkpoint.h"
-#include "exec/train/safetensors_model.h"
+#include "exec/train/safetensors.h"
 #include "exec/train/train_state.h"
 #include "tests/exec/all_layouts.h"
 #include "tests/exec/train_fixture.h"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the binding of ranks to processors, by a folder that plays /sys/bus/pci/devices.
-#include "exec/cpu_binding.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "exec/host_memory.h"
 
 namespace shardwright::exec {
 namespace {

@@ -10,9 +10,8 @@
 #include <numeric>
 #include <set>
 
-#include "exec/train/data/checksum.h"
-#include "exec/train/data/data_order.h"
-#include "exec/train/data/open_data.h"
+#include "exec/train/data/dataset.h"
+#include "exec/train/data/mapped_file.h"
 #include "exec/train/data/sft_dataset.h"
 #include "exec/train/data/token_file.h"
 #include "kernels/random.h"

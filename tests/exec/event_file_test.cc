@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the event files of TensorBoard: bytes that its own writer makes, and a file that grows by
 // a record a step.
-#include "exec/train/event_file.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
+#include "exec/train/metrics.h"
 #include "tests/support/files.h"
 
 namespace shardwright::exec {

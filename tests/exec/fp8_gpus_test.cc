@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exec/fp8_gpus.h"
-
 #include <gtest/gtest.h>
+
+#include "exec/fp8_products.h"
 
 namespace shardwright::exec {
 namespace {

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-#include "exec/train/safetensors_model.h"
+#include "exec/train/safetensors.h"
 #include "exec/train/train_state.h"
 #include "sim/core/hf/config.h"
 #include "tests/exec/reference_model.h"

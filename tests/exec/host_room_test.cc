@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string>
 
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #include "exec/host/host_device.h"
 #include "exec/host_memory.h"
 #include "sim/core/base/error.h"

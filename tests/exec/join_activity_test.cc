@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards exec/trace: records of a profiler become the spans of the right rank, operation and
 // stream, on the right clock.
-#include "exec/trace/join_activity.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "exec/trace/name_table.h"
+#include "exec/trace/activity.h"
 #include "kernels/random.h"
 #include "tests/support/not_empty.h"
 

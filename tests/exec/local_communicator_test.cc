@@ -9,7 +9,6 @@
 #include <fstream>
 #include <system_error>
 
-#include "exec/comm/local_world.h"
 #include "exec/host/host_device.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/support/parameter_name.h"

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <numeric>
 
-#include "exec/train/safetensors_model.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "sim/core/base/error.h"

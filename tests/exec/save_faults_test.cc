@@ -10,8 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "exec/train/checkpointer.h"
 #include "exec/train/hang_watch.h"
-#include "exec/train/save_watch.h"
 #include "tests/exec/train_fixture.h"
 
 namespace {

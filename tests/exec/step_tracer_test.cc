@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "exec/train/gather_timeline.h"
+#include "exec/train/metrics.h"
 #include "tests/exec/training.h"
 
 namespace shardwright::exec {

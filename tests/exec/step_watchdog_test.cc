@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the watchdog of steps: it speaks once, names where a rank stands, and leaves usual steps
 // alone.
-#include "exec/train/step_watchdog.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "exec/train/hang_watch.h"
 #include "tests/exec/training.h"
 
 namespace shardwright::exec {

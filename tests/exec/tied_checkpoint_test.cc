@@ -8,7 +8,7 @@
 #include <string>
 
 #include "exec/train/checkpoint.h"
-#include "exec/train/safetensors_model.h"
+#include "exec/train/safetensors.h"
 #include "exec/train/train_state.h"
 #include "tests/exec/train_fixture.h"
 #include "tests/support/files.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #include "exec/executor.h"
 #include "exec/host/host_device.h"
 #include "kernels/random.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "exec/host/stream_clocks.h"
+#include "exec/host/host_stream.h"
 #include "sim/core/pipeline.h"
 #include "sim/engine/engine.h"
 #include "sim/pipeline/recurrence.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cli/measure/measure_model.h"
-#include "exec/cuda/product_choices.h"
+#include "exec/cuda/products.h"
 #include "profiles/cluster_file.h"
 #include "sim/core/base/error.h"
 #include "sim/pipeline/step_program.h"

@@ -7,8 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "exec/cupti/cupti_records.h"
-#include "exec/cupti/cupti_session.h"
+#include "exec/cupti/cupti_tracer.h"
 #include "kernels/random.h"
 #include "sim/core/base/error.h"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards exec/cupti's session and tracer on a fake CUPTI: what is switched on when, whose records
 // are whose, many buffers, refusals.
-#include "exec/cupti/cupti_session.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "exec/cupti/cupti_records.h"
-#include "exec/trace/clock_map.h"
+#include "exec/cupti/cupti_tracer.h"
+#include "exec/trace/activity.h"
 
 namespace {
 

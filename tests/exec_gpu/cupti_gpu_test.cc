@@ -7,7 +7,7 @@
 #include <chrono>
 #include <map>
 
-#include "exec/comm/local_world.h"
+#include "exec/comm/local_communicator.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/cupti/cupti_tracer.h"
 #include "tests/exec/training.h"

@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "exec/comm/local_bootstrap.h"
+#include "exec/comm/bootstrap.h"
 #include "exec/cuda/cuda_device.h"
-#include "exec/nccl/nccl_world.h"
+#include "exec/nccl/nccl_communicator.h"
 #include "sim/core/message_queue.h"
 #include "sim/pipeline/step_program.h"
 #include "tests/exec/staged_training.h"

@@ -8,9 +8,8 @@
 #include <chrono>
 #include <thread>
 
-#include "exec/comm/local_bootstrap.h"
+#include "exec/comm/bootstrap.h"
 #include "exec/host/host_device.h"
-#include "exec/nccl/nccl_world.h"
 #include "tests/exec/communicator_contract.h"
 #include "tests/exec_nccl/fake_nccl.h"
 #include "tests/support/parameter_name.h"

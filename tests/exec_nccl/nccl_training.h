@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "exec/comm/local_bootstrap.h"
-#include "exec/nccl/nccl_world.h"
+#include "exec/comm/bootstrap.h"
+#include "exec/nccl/nccl_communicator.h"
 #include "exec/train/trainer.h"
 #include "sim/core/message_queue.h"
 #include "sim/pipeline/step_program.h"

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/check.h"

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
 #include "kernels/random.h"
 #include "sim/core/base/check.h"

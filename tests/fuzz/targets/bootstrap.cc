@@ -3,10 +3,10 @@
 // arrives: "s" as a stream at the reader of messages, "t" as the same of a rank that is trusted,
 // "f" as a rendezvous file, "e" as variables of a launcher, one NAME=VALUE a line; else as texts of
 // messages.
+#include "exec/comm/bootstrap.h"
+
 #include <map>
 
-#include "exec/comm/bootstrap_key.h"
-#include "exec/comm/bootstrap_message.h"
 #include "exec/comm/rendezvous.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"

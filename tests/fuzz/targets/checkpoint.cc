@@ -3,7 +3,7 @@
 // be read whole. The mutation changes the header as JSON and makes its length right.
 #include "exec/train/checkpoint.h"
 
-#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 

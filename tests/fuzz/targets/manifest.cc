@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "exec/train/checkpoint.h"
-#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model weights of strangers: one file, or an index beside files. The mutation changes the header
 // as JSON and makes its length right.
+#include "exec/train/safetensors.h"
+
 #include <algorithm>
 #include <array>
 
-#include "exec/train/safetensors_model.h"
 #include "sim/core/base/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"

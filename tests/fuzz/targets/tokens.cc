@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "exec/train/data/checksum.h"
-#include "exec/train/data/open_data.h"
+#include "exec/train/data/dataset.h"
+#include "exec/train/data/mapped_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"
