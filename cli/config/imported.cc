@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "profiles/data_dir.h"
@@ -20,100 +19,45 @@ namespace shardwright::cli {
 namespace {
 
 /// Parts of keys about what moves neither the time of a step nor its memory.
-constexpr std::array<std::string_view, 56> kFree = {
-    "learning_rate",  "weight_decay", "warmup",        "seed",
-    "dataset",        "data_path",    "tokenizer",     "logging",
-    "log_",           "wandb",        "tensorboard",   "save",
-    "eval_",          "max_steps",    "epoch",         "clip",
-    "max_norm",       "metrics",      "profil",        "output_dir",
-    "beta",           "_eps",         "lr_",           "schedule",
-    "description",    "dump",         "print",         "comm.",
-    "validat",        "checkpoint.",  "_path",         "master_addr",
-    "_port",          "machine_rank", "rdzv",          "main_process",
-    "main_training",  "compute_env",  "same_network",  "use_cpu",
-    "state_dict",     "debug",        "train_iters",   "train_samples",
-    "node_rank",      "dataloader",   "logger.",       "rng.",
-    "env_vars",       "swanlab",      "trackio",       "_steps",
-    "early_stopping", "val_set",      "loss_watchdog", "max_grad_norm"};
+constexpr std::string_view kFree =
+    "learning_rate weight_decay warmup seed dataset data_path tokenizer logging log_ wandb "
+    "tensorboard save eval_ max_steps epoch clip max_norm metrics profil output_dir beta _eps "
+    "lr_ schedule description dump print comm. validat checkpoint. _path master_addr _port "
+    "machine_rank rdzv main_process main_training compute_env same_network use_cpu state_dict "
+    "debug train_iters train_samples node_rank dataloader logger. rng. env_vars swanlab trackio "
+    "_steps early_stopping val_set loss_watchdog max_grad_norm";
 
 /// Sections in which every key may decide the prediction.
-constexpr std::array<std::string_view, 13> kDeciding = {
-    "training.",          "parallelism.", "model.",      "optimizer.", "train.",           "ddp.",
-    "zero_optimization.", "fsdp_config.", "model_spec.", "compile.",   "mixed_precision.", "peft.",
-    "comm_overlap."};
+constexpr std::string_view kDeciding =
+    "training. parallelism. model. optimizer. train. ddp. zero_optimization. fsdp_config. "
+    "model_spec. compile. mixed_precision. peft. comm_overlap.";
 
 /// What of these sections is known to cost nothing, by the last part of its key.
-constexpr std::array<std::string_view, 58> kNeutral = {"lr",
-                                                       "min_lr",
-                                                       "betas",
-                                                       "eps",
-                                                       "weight_decay",
-                                                       "adam_beta1",
-                                                       "adam_beta2",
-                                                       "adam_eps",
-                                                       "adam_w_mode",
-                                                       "torch_adam",
-                                                       "momentum",
-                                                       "clip_grad",
-                                                       "max_norm",
-                                                       "max_grad_norm",
-                                                       "bias_correction",
-                                                       "steps",
-                                                       "train_iters",
-                                                       "train_samples",
-                                                       "exit_duration_in_mins",
-                                                       "exit_interval",
-                                                       "exit_signal_handler",
-                                                       "gc_freq",
-                                                       "manual_gc",
-                                                       "manual_gc_interval",
-                                                       "manual_gc_eval",
-                                                       "seed",
-                                                       "param_groups",
-                                                       "pattern",
-                                                       "optimizer_name",
-                                                       "lr_mult",
-                                                       "implementation",
-                                                       "use_cpu_initialization",
-                                                       "perform_initialization",
-                                                       "init_method_std",
-                                                       "init_method",
-                                                       "output_layer_init_method",
-                                                       "check_for_nan_in_grad",
-                                                       "check_for_large_grads",
-                                                       "average_in_collective",
-                                                       "pipeline_dtype",
-                                                       "params_dtype",
-                                                       "autocast_dtype",
-                                                       "grad_scale_func",
-                                                       "alpha",
-                                                       "dropout",
-                                                       "dropout_position",
-                                                       "lora_a_init_method",
-                                                       "lora_b_init_method",
-                                                       "lora_dtype",
-                                                       "hf_assets_path",
-                                                       "tokenizer_path",
-                                                       "hf_model_id",
-                                                       "apply_query_key_layer_scaling",
-                                                       "model_compile_enabled",
-                                                       "moe_router_dtype",
-                                                       "moe_aux_loss_coeff",
-                                                       "moe_router_load_balancing_type",
-                                                       "log_max_attention_logit"};
+constexpr std::string_view kNeutral =
+    "lr min_lr betas eps weight_decay adam_beta1 adam_beta2 adam_eps adam_w_mode torch_adam "
+    "momentum clip_grad max_norm max_grad_norm bias_correction steps train_iters train_samples "
+    "exit_duration_in_mins exit_interval exit_signal_handler gc_freq manual_gc "
+    "manual_gc_interval manual_gc_eval seed param_groups pattern optimizer_name lr_mult "
+    "implementation use_cpu_initialization perform_initialization init_method_std init_method "
+    "output_layer_init_method check_for_nan_in_grad check_for_large_grads average_in_collective "
+    "pipeline_dtype params_dtype autocast_dtype grad_scale_func alpha dropout dropout_position "
+    "lora_a_init_method lora_b_init_method lora_dtype hf_assets_path tokenizer_path hf_model_id "
+    "apply_query_key_layer_scaling model_compile_enabled moe_router_dtype moe_aux_loss_coeff "
+    "moe_router_load_balancing_type log_max_attention_logit";
 
 bool costs_nothing(const std::string& key) {
   const std::string word = lower_case(key);
   if (word.find("activation") != word.npos) return false;
   if (word == "lr" || word.ends_with(".lr") || word == "steps" || word == "datasets") return true;
-  if (std::any_of(kDeciding.begin(), kDeciding.end(),
+  static const Keys deciding = kDeciding, neutral = kNeutral, free = kFree;
+  if (std::any_of(deciding.begin(), deciding.end(),
                   [&](std::string_view section) { return word.starts_with(section); })) {
     std::string last = word.substr(word.rfind('.') + 1);
     last = last.substr(0, last.find('['));
-    return std::find(kNeutral.begin(), kNeutral.end(), last) != kNeutral.end();
+    return std::find(neutral.begin(), neutral.end(), last) != neutral.end();
   }
   if (word.find("batch") != word.npos || word.find("accumulation") != word.npos) return false;
-  return std::any_of(kFree.begin(), kFree.end(),
+  return std::any_of(free.begin(), free.end(),
                      [&](std::string_view part) { return word.find(part) != word.npos; });
 }
 
@@ -187,7 +131,7 @@ std::size_t SettingBox::take_section(std::string_view key) {
   return items;
 }
 
-std::optional<std::string> SettingBox::take(std::initializer_list<std::string_view> keys) {
+std::optional<std::string> SettingBox::take(const Keys& keys) {
   for (const std::string_view key : keys) {
     // The last one counts, as in every one of these languages.
     for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
@@ -202,7 +146,12 @@ std::optional<std::string> SettingBox::take(std::initializer_list<std::string_vi
   return std::nullopt;
 }
 
-std::optional<bool> SettingBox::take_switch(std::initializer_list<std::string_view> keys) {
+void SettingBox::pass(const Keys& keys, std::string_view section) {
+  for (const std::string_view key : keys)
+    static_cast<void>(take({fmt::format("{}{}", section, key)}));
+}
+
+std::optional<bool> SettingBox::take_switch(const Keys& keys) {
   const std::optional<std::string> text = take(keys);
   if (!text) return std::nullopt;
   const std::string word = lower_case(*text);
@@ -211,8 +160,7 @@ std::optional<bool> SettingBox::take_switch(std::initializer_list<std::string_vi
   fail("true or false");
 }
 
-std::optional<std::int64_t> SettingBox::take_count(std::initializer_list<std::string_view> keys,
-                                                   std::int64_t least) {
+std::optional<std::int64_t> SettingBox::take_count(const Keys& keys, std::int64_t least) {
   const std::optional<std::string> text = take(keys);
   if (!text) return std::nullopt;
   const std::optional<std::int64_t> count = parse_int64(*text);
@@ -221,8 +169,7 @@ std::optional<std::int64_t> SettingBox::take_count(std::initializer_list<std::st
   return count;
 }
 
-bool SettingBox::take_knob(std::initializer_list<std::string_view> keys, std::string_view knob,
-                           ImportedConfig& to) {
+bool SettingBox::take_knob(const Keys& keys, std::string_view knob, ImportedConfig& to) {
   const std::optional<std::string> text = take(keys);
   if (!text) return false;
   set_knob(knob, *text, to);
@@ -245,10 +192,9 @@ void SettingBox::took(std::string meaning, ImportedConfig& to) const {
   to.taken.push_back({key_, value_, std::move(meaning)});
 }
 
-void SettingBox::leave(std::initializer_list<std::string_view> keys, const std::string& why,
-                       ImportedConfig& to) {
+void SettingBox::leave(const Keys& keys, std::string_view why, ImportedConfig& to) {
   const std::optional<std::string> text = take(keys);
-  if (text && !is_off(*text)) to.not_taken.push_back({key_, *text, why});
+  if (text && !is_off(*text)) to.not_taken.push_back({key_, *text, std::string(why)});
 }
 
 void SettingBox::finish(ImportedConfig& to) {

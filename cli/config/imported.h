@@ -4,9 +4,10 @@
 // A reader of a format takes settings out of a SettingBox one by one: what it takes becomes a knob
 // of the plan, what it knows but cannot express is left with its reason, and what nobody took is
 // listed at the end, so that nothing vanishes. plan_of() puts the knobs together once the number of
-// GPUs is known. One file per trainer beside this one.
+// GPUs is known. One file per trainer in cli/trainers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,6 +46,22 @@ struct ImportedConfig {
   std::int64_t passed_over = 0;      // settings that cost neither time nor memory
 };
 
+/// One key or several, in a text with blanks between them.
+class Keys : public std::vector<std::string_view> {
+ public:
+  Keys(std::initializer_list<std::string_view> keys) : vector(keys) {}
+  Keys(std::string_view words) {  // NOLINT(google-explicit-constructor)
+    while (!words.empty()) {
+      push_back(words.substr(0, words.find(' ')));
+      words.remove_prefix(std::min(words.size(), back().size() + 1));
+    }
+  }
+  Keys(const char* words)  // NOLINT(google-explicit-constructor)
+      : Keys(std::string_view(words)) {}
+  Keys(const std::string& words)  // NOLINT(google-explicit-constructor)
+      : Keys(std::string_view(words)) {}
+};
+
 /// The settings of a file, each taken at most once.
 class SettingBox {
  public:
@@ -58,12 +75,15 @@ class SettingBox {
   std::optional<std::string> peek(std::string_view key) const;
   /// The value of the first of the keys that is there; it counts as taken. None also for null, ""
   /// and "auto".
-  std::optional<std::string> take(std::initializer_list<std::string_view> keys);
-  std::optional<bool> take_switch(std::initializer_list<std::string_view> keys);
-  std::optional<std::int64_t> take_count(std::initializer_list<std::string_view> keys,
-                                         std::int64_t least = 1);
+  std::optional<std::string> take(const Keys& keys);
+  std::optional<bool> take_switch(const Keys& keys);
+  std::optional<std::int64_t> take_count(const Keys& keys, std::int64_t least = 1);
   /// The items of a list in their order.
   std::vector<std::string> take_list(std::string_view key);
+  /// Whether a switch is there and on.
+  bool is_on(const Keys& keys) { return take_switch(keys).value_or(false); }
+  /// Takes what costs nothing, whatever it says; each key behind `section`.
+  void pass(const Keys& keys, std::string_view section = {});
   /// Takes the key and all below it, whatever they say. The number of a list's items.
   std::size_t take_section(std::string_view key);
   /// The key that was taken last, for who writes about it.
@@ -71,14 +91,12 @@ class SettingBox {
   const std::string& value() const { return value_; }
 
   /// Knobs: the value read as the flag would be. `knob` is a name of plan_knobs.h.
-  bool take_knob(std::initializer_list<std::string_view> keys, std::string_view knob,
-                 ImportedConfig& to);
+  bool take_knob(const Keys& keys, std::string_view knob, ImportedConfig& to);
   void set_knob(std::string_view knob, const std::string& text, ImportedConfig& to);
   /// Notes the last one as taken.
   void took(std::string meaning, ImportedConfig& to) const;
   /// Takes and lists it as left, unless it is not there, false or "none".
-  void leave(std::initializer_list<std::string_view> keys, const std::string& why,
-             ImportedConfig& to);
+  void leave(const Keys& keys, std::string_view why, ImportedConfig& to);
 
   /// What nobody took: passed over where the key is about something that costs nothing here, else
   /// listed. A key of a section that decides the prediction is never passed over unless it is known

@@ -252,59 +252,22 @@ void take_sizes(SettingBox& box, ImportedConfig& to) {
                         to.model.empty() ? "no single shipped model of these sizes: give --model"
                                          : fmt::format("model {}, by its sizes", to.model)});
   }
-  for (const char* size : {"num_attention_heads",
-                           "num_query_groups",
-                           "group_query_attention",
-                           "kv_channels",
-                           "max_position_embeddings",
-                           "swiglu",
-                           "normalization",
-                           "position_embedding_type",
-                           "rotary_base",
-                           "rotary_percent",
-                           "num_experts",
-                           "moe_router_topk",
-                           "moe_ffn_hidden_size",
-                           "vocab_size",
-                           "disable_bias_linear",
-                           "untie_embeddings_and_output_weights",
-                           "attention_dropout",
-                           "hidden_dropout",
-                           "use_rotary_position_embeddings",
-                           "init_method_std",
-                           "make_vocab_size_divisible_by",
-                           "moe_grouped_gemm",
-                           "use_flash_attn",
-                           "norm_epsilon",
-                           "moe_router_load_balancing_type",
-                           "moe_aux_loss_coeff",
-                           "transformer_impl",
-                           "cuda_graph_scope",
-                           "cuda_graph_warmup_steps",
-                           "attention_backend",
-                           "cross_entropy_loss_fusion",
-                           "cross_entropy_fusion_impl",
-                           "moe_permute_fusion",
-                           "apply_rope_fusion",
-                           "gradient_accumulation_fusion",
-                           "bias_activation_fusion",
-                           "bias_dropout_fusion",
-                           "masked_softmax_fusion",
-                           "rotary_emb_fraction",
-                           "overlap_param_gather_with_optimizer_step",
-                           "use_precision_aware_optimizer",
-                           "overlap_cpu_optimizer_d2h_h2d",
-                           "ckpt_format",
-                           "qk_layernorm",
-                           "ddp",
-                           "optimizer",
-                           "train",
-                           "model",
-                           "no_masked_softmax_fusion",
-                           "use_mcore_models",
-                           "no_position_embedding"}) {
+  for (const std::string_view size :
+       Keys("num_attention_heads num_query_groups group_query_attention kv_channels "
+            "max_position_embeddings swiglu normalization position_embedding_type rotary_base "
+            "rotary_percent num_experts moe_router_topk moe_ffn_hidden_size vocab_size "
+            "disable_bias_linear untie_embeddings_and_output_weights attention_dropout "
+            "hidden_dropout use_rotary_position_embeddings init_method_std "
+            "make_vocab_size_divisible_by moe_grouped_gemm use_flash_attn norm_epsilon "
+            "moe_router_load_balancing_type moe_aux_loss_coeff transformer_impl cuda_graph_scope "
+            "cuda_graph_warmup_steps attention_backend cross_entropy_loss_fusion "
+            "cross_entropy_fusion_impl moe_permute_fusion apply_rope_fusion "
+            "gradient_accumulation_fusion bias_activation_fusion bias_dropout_fusion "
+            "masked_softmax_fusion rotary_emb_fraction overlap_param_gather_with_optimizer_step "
+            "use_precision_aware_optimizer overlap_cpu_optimizer_d2h_h2d ckpt_format "
+            "qk_layernorm ddp optimizer train model no_masked_softmax_fusion use_mcore_models "
+            "no_position_embedding"))
     static_cast<void>(MegatronKeys(size).take(box));
-  }
 }
 
 }  // namespace

@@ -136,12 +136,11 @@ void take_parallelism(SettingBox& box, ImportedConfig& to) {
     to.knobs.parallel.virtual_stages = 2;
     to.assumed.push_back("looped schedules have two stages a rank, torchtitan's default");
   }
-  for (const char* plain :
-       {"enable_fsdp_symm_mem", "spmd_backend", "context_parallel_load_balancer",
-        "context_parallel_ptrr_mask_key", "pipeline_parallel_first_stage_less_layers",
-        "pipeline_parallel_last_stage_less_layers", "disable_loss_parallel"}) {
-    static_cast<void>(box.take({fmt::format("parallelism.{}", plain)}));
-  }
+  box.pass(
+      "enable_fsdp_symm_mem spmd_backend context_parallel_load_balancer "
+      "context_parallel_ptrr_mask_key pipeline_parallel_first_stage_less_layers "
+      "pipeline_parallel_last_stage_less_layers disable_loss_parallel",
+      "parallelism.");
   if (to.replicate > 1) to.strategy = to.shard.value_or(0) == 1 ? Strategy::kDdp : Strategy::kHsdp;
   if (to.strategy == Strategy::kHsdp) {
     // torchtitan's runs on FSDP2.
@@ -397,11 +396,9 @@ void read_torchtitan(SettingBox& box, ImportedConfig& to) {
   take_pipeline_batch(box, to);
   take_checkpointing(box, to);
   take_compiler(box, to);
-  for (const char* plain :
-       {"training", "parallelism", "training.enable", "training.gc_debug",
-        "model_spec.attn_backend", "model_spec.tp_gemm_backend", "training.disable_cuda_graphs"}) {
-    static_cast<void>(box.take({plain}));
-  }
+  box.pass(
+      "training parallelism training.enable training.gc_debug model_spec.attn_backend "
+      "model_spec.tp_gemm_backend training.disable_cuda_graphs");
   if (const auto comm = box.take({"model_spec.moe_comm_backend"})) {
     const std::string word = lower_case(*comm);
     if (word == "deepep" || word == "hybridep") box.set_knob("dispatcher", word, to);

@@ -10,11 +10,7 @@
 
 #include "cli/config/imported.h"
 #include "cli/config/setting.h"
-#include "cli/export/settings.h"
-#include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
-#include "sim/core/plan_json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
@@ -186,76 +182,6 @@ TEST(Settings, AreBounded) {
     EXPECT_THAT(refusal(SettingsLanguage::kToml, dots + " = 1"), HasSubstr("more than 4096 dots"));
     EXPECT_THAT(refusal(SettingsLanguage::kToml, dots.substr(0, 401) + " = 1"),
                 HasSubstr("nests too deeply"));
-  }
-}
-
-sim::Job job_on(const std::string& model, const std::string& stack) {
-  sim::Job job;
-  job.model_name = model;
-  job.cluster_name = "dgx-h100";
-  job.model = load_model(profiles::data_dir() / "models", model);
-  job.profile = profiles::load_profile("dgx-h100", stack);
-  return job;
-}
-
-/// What export writes is read back as what the trainer does with it.
-void expect_round_trip(const std::string& trainer, SettingsLanguage language, const Plan& plan,
-                       const std::vector<std::string>& said_elsewhere) {
-  if (!reads(language)) GTEST_SKIP() << "without the library of this language";
-  const sim::Job job = job_on("llama-3.1-8b", plan.stack);
-  const TrainerSettings settings = trainer_named(trainer).settings(job, plan);
-  SettingBox box(parse_settings(language, settings.body.text(), trainer), trainer);
-  const ConfigFormat& format = recognized_format(box);
-  ImportedConfig config;
-  format.read(box, config);
-  box.finish(config);
-  for (const LeftSetting& left : config.not_taken)
-    ADD_FAILURE() << trainer << " left " << left.key << ": " << left.why;
-  auto found = plan_to_json(plan_of(config, plan.gpus, job.model.layers, trainer));
-  auto wanted = plan_to_json(settings.as_run);
-  for (const std::string& knob : said_elsewhere) found[knob] = wanted[knob];
-  EXPECT_EQ(found, wanted) << trainer << " " << name_of(plan.strategy) << "\n"
-                           << settings.body.text();
-}
-
-Plan some_plan(Strategy strategy, std::int64_t layers, const std::string& stack) {
-  Plan plan;
-  plan.strategy = strategy;
-  plan.gpus = 16;
-  plan.seq_len = 4096;
-  plan.micro_batch = 2;
-  plan.grad_accum = 4;
-  plan.ckpt_layers = layers;
-  plan.recompute = layers == 0 ? Recompute::kNone : Recompute::kFull;
-  plan.stack = stack;
-  return plan;
-}
-
-TEST(ImportConfig, ReadsBackWhatIsExported) {
-  for (const Strategy strategy :
-       {Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kHsdp, Strategy::kDdp}) {
-    for (const std::int64_t layers : {0, 32}) {
-      const Plan plan = some_plan(strategy, layers, "torch-compile");
-      expect_round_trip("torchtitan", SettingsLanguage::kPython, plan, {"shard_group"});
-      expect_round_trip("torchtitan-main", SettingsLanguage::kPython, plan, {"shard_group"});
-      expect_round_trip("torchtitan-0.2", SettingsLanguage::kToml, plan, {"shard_group"});
-    }
-  }
-  expect_round_trip("torchtitan-0.2", SettingsLanguage::kToml,
-                    some_plan(Strategy::kFsdp2, 8, "torch-eager"), {});
-  for (const Strategy strategy :
-       {Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kFsdp1, Strategy::kFsdp1GradOp}) {
-    for (const std::int64_t layers : {0, 32}) {
-      expect_round_trip("accelerate", SettingsLanguage::kYaml,
-                        some_plan(strategy, layers, "hf-eager"),
-                        {"seq_len", "micro_batch", "grad_accum"});
-    }
-  }
-  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
-    for (const std::int64_t layers : {0, 32}) {
-      expect_round_trip("deepspeed", SettingsLanguage::kJson,
-                        some_plan(strategy, layers, "hf-eager"), {"seq_len"});
-    }
   }
 }
 
