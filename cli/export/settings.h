@@ -4,7 +4,7 @@
 //
 // A plan says more than any of them can be told. Whatever a trainer cannot express becomes a Remark
 // and never vanishes, and `as_run` is the plan that the trainer then follows, so that what is lost
-// can be predicted. One file per trainer beside this one; cli/verbs/export.cc puts remarks and
+// can be predicted. One file per trainer in cli/trainers; cli/verbs/export.cc puts remarks and
 // settings into one file.
 #pragma once
 

@@ -213,7 +213,7 @@ std::string stack_of(const ToldFramework& framework, const tuner::Request& reque
 }
 
 std::vector<std::string> overrides_of(const ToldFramework& framework) {
-  // Accelerate's policy wraps the layers' class alone (accelerate.cc).
+  // Accelerate's policy wraps the layers' class alone (cli/trainers).
   if (framework.name == "accelerate") return {"stack.wraps_embedding_and_head=false"};
   return {};
 }
