@@ -446,11 +446,11 @@ std::int64_t gpus_in_name(const std::string& file) {
 /// A plan as an option: the argument that Megatron-LM takes on its command line, and the field of
 /// Megatron-Bridge's ConfigContainer that says the same.
 struct MegatronOption {
-  std::string_view group;     // heading: "parallelism"
-  std::string_view argument;  // "--tensor-model-parallel-size"; empty: Bridge alone has it
-  ShellSource value;          // empty: a switch
-  std::string_view field;     // "model.tensor_model_parallel_size"; empty: Megatron-LM alone has it
-  PythonSource python;        // its value
+  std::string_view group;  // heading: "parallelism"
+  std::string argument;    // "--tensor-model-parallel-size"; empty: Bridge alone has it
+  ShellSource value;       // empty: a switch
+  std::string field;       // "model.tensor_model_parallel_size"; empty: Megatron-LM alone has it
+  PythonSource python;     // its value
 };
 using MegatronOptions = std::vector<MegatronOption>;
 
@@ -458,17 +458,24 @@ using MegatronOptions = std::vector<MegatronOption>;
 class Options {
  public:
   void group(const char* name) { group_ = name; }
+  /// An argument, or a field of Megatron-Bridge whose argument is called alike.
   template <typename Number>
-  void value(const char* argument, Number number, const char* field = "") {
-    add(argument, ShellSource::format("{}", number), field, PythonSource::format("{}", number));
+  void value(const char* name, Number number) {
+    alike(name, ShellSource::format("{}", number), PythonSource::format("{}", number));
   }
-  void word(const char* argument, std::string_view word, const char* field = "") {
-    add(argument, shell_word(word), field, string_literal(word));
+  void word(const char* name, std::string_view word) {
+    alike(name, shell_word(word), string_literal(word));
   }
-  void on(const char* argument, const char* field = "") { add(argument, "", field, "True"); }
-  void off(const char* argument, const char* field) { add(argument, "", field, "False"); }
-  void add(const char* argument, ShellSource value, const char* field, PythonSource python) {
-    options_.push_back({group_, argument, std::move(value), field, std::move(python)});
+  void on(const char* name) { alike(name, "", "True"); }
+  void alike(std::string name, ShellSource value, PythonSource python) {
+    if (name.starts_with("--")) return add(std::move(name), std::move(value), "", "");
+    std::string argument = "--" + name.substr(name.find('.') + 1);
+    std::replace(argument.begin(), argument.end(), '_', '-');
+    add(std::move(argument), std::move(value), std::move(name), std::move(python));
+  }
+  void add(std::string argument, ShellSource value, std::string field, PythonSource python) {
+    options_.push_back(
+        {group_, std::move(argument), std::move(value), std::move(field), std::move(python)});
   }
   MegatronOptions take() && { return std::move(options_); }
 
@@ -540,28 +547,25 @@ void add_data_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSetti
   const ParallelSoftware& software = inputs.profile.stack.parallel;
   const bool fsdp = strategy == Strategy::kMegatronFsdp;
   if (fsdp) {
-    out.on("--use-megatron-fsdp", "ddp.use_megatron_fsdp");
-    out.word("--data-parallel-sharding-strategy", "optim_grads_params",
-             "ddp.data_parallel_sharding_strategy");
-    out.word("--ckpt-format", "fsdp_dtensor", "checkpoint.ckpt_format");  // it takes no other
+    out.on("ddp.use_megatron_fsdp");
+    out.word("ddp.data_parallel_sharding_strategy", "optim_grads_params");
+    out.word("checkpoint.ckpt_format", "fsdp_dtensor");  // it takes no other
   }
   if (fsdp || strategy == Strategy::kDistributedOptimizer) {
-    out.on("--use-distributed-optimizer", "ddp.use_distributed_optimizer");
+    out.on("ddp.use_distributed_optimizer");
   }
   if (plan.shard_group > 0) {
     const std::int64_t ranks = plan.gpus / (plan.parallel.tp * plan.parallel.pp);
     if (ranks % plan.shard_group == 0 && ranks > plan.shard_group) {
-      out.value("--num-distributed-optimizer-instances", ranks / plan.shard_group,
-                "ddp.num_distributed_optimizer_instances");
+      out.value("ddp.num_distributed_optimizer_instances", ranks / plan.shard_group);
     }
   }
   const bool reduces =
       plan.parallel.overlap_grad_reduce.value_or(fsdp || software.overlap_grad_reduce);
   const bool gathers =
       plan.parallel.overlap_param_gather.value_or(fsdp || software.overlap_param_gather);
-  if (reduces) out.on("--overlap-grad-reduce", "ddp.overlap_grad_reduce");
-  if (gathers && info_of(strategy).shards != Sharded::kNothing)
-    out.on("--overlap-param-gather", "ddp.overlap_param_gather");
+  if (reduces) out.on("ddp.overlap_grad_reduce");
+  if (gathers && info_of(strategy).shards != Sharded::kNothing) out.on("ddp.overlap_param_gather");
   if (plan.reduce_dtype == DType::kBf16) {
     out.add("--grad-reduce-in-bf16", "", "ddp.grad_reduce_in_fp32", "False");
   } else {
@@ -574,7 +578,7 @@ void add_data_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSetti
 
 void add_pipeline(const Plan& plan, Options& out) {
   const Parallelism& p = plan.parallel;
-  out.value("--pipeline-model-parallel-size", p.pp, "model.pipeline_model_parallel_size");
+  out.value("model.pipeline_model_parallel_size", p.pp);
   if (p.pp == 1) return;
   const PipelineInfo& schedule = info_of(p.schedule());
   if (!schedule.megatron) {
@@ -583,8 +587,7 @@ void add_pipeline(const Plan& plan, Options& out) {
   }
   if (!p.pp_layout.empty()) {
     // The layout says how many virtual stages there are.
-    out.word("--pipeline-model-parallel-layout", p.pp_layout,
-             "model.pipeline_model_parallel_layout");
+    out.word("model.pipeline_model_parallel_layout", p.pp_layout);
   }
   if (p.virtual_stages > 1) {
     out.add(p.pp_layout.empty() ? "--num-virtual-stages-per-pipeline-rank" : "",
@@ -605,47 +608,41 @@ void add_stage_split(const Model& model, const Plan& plan, Options& out) {
         "embedding and head, expected a pp_layout that says where they go",
         chunks, model.layers));
   }
-  out.on("--account-for-embedding-in-pipeline-split",
-         "model.account_for_embedding_in_pipeline_split");
-  out.on("--account-for-loss-in-pipeline-split", "model.account_for_loss_in_pipeline_split");
+  out.on("model.account_for_embedding_in_pipeline_split");
+  out.on("model.account_for_loss_in_pipeline_split");
 }
 
 void add_context(const Plan& plan, Options& out) {
   const Parallelism& p = plan.parallel;
   if (p.cp == 1) return;
-  out.value("--context-parallel-size", p.cp, "model.context_parallel_size");
+  out.value("model.context_parallel_size", p.cp);
   const ContextComm comm = p.cp_comm.value_or(ContextComm::kRing);
-  out.word("--cp-comm-type",
-           comm == ContextComm::kRing        ? "p2p"
-           : comm == ContextComm::kAllGather ? "all_gather"
-                                             : "a2a",
-           "model.cp_comm_type");
+  out.word("model.cp_comm_type", comm == ContextComm::kRing        ? "p2p"
+                                 : comm == ContextComm::kAllGather ? "all_gather"
+                                                                   : "a2a");
 }
 
 void add_expert_parallelism(const sim::Job& inputs, const Plan& plan, Options& out) {
   if (!inputs.model.is_moe()) return;
   const Parallelism& p = plan.parallel;
-  out.value("--expert-model-parallel-size", p.ep, "model.expert_model_parallel_size");
-  out.value("--expert-tensor-parallel-size", p.etp, "model.expert_tensor_parallel_size");
+  out.value("model.expert_model_parallel_size", p.ep);
+  out.value("model.expert_tensor_parallel_size", p.etp);
   const Dispatcher dispatcher =
       p.dispatcher.value_or(profiles::usual_dispatcher(inputs.profile.stack));
   const bool flex = dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
-  out.word("--moe-token-dispatcher-type", flex ? "flex" : name_of(dispatcher),
-           "model.moe_token_dispatcher_type");
+  out.word("model.moe_token_dispatcher_type", flex ? "flex" : name_of(dispatcher));
   if (flex) {
-    out.word("--moe-flex-dispatcher-backend", name_of(dispatcher),
-             "model.moe_flex_dispatcher_backend");
+    out.word("model.moe_flex_dispatcher_backend", name_of(dispatcher));
   }
   if (p.ep_overlap.value_or(false)) {
-    out.on("--overlap-moe-expert-parallel-comm", "model.overlap_moe_expert_parallel_comm");
-    out.on("--delay-wgrad-compute", "model.delay_wgrad_compute");
+    out.on("model.overlap_moe_expert_parallel_comm");
+    out.on("model.delay_wgrad_compute");
   }
   if (p.expert_capacity) {
-    out.value("--moe-expert-capacity-factor", *p.expert_capacity,
-              "model.moe_expert_capacity_factor");
+    out.value("model.moe_expert_capacity_factor", *p.expert_capacity);
   }
   if (p.expert_load && p.expert_load->routing == Routing::kBalanced) {
-    out.on("--moe-router-force-load-balancing", "model.moe_router_force_load_balancing");
+    out.on("model.moe_router_force_load_balancing");
   }
 }
 
@@ -653,9 +650,9 @@ void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& 
                      Options& out) {
   const Parallelism& p = plan.parallel;
   out.group("parallelism");
-  out.value("--tensor-model-parallel-size", p.tp, "model.tensor_model_parallel_size");
+  out.value("model.tensor_model_parallel_size", p.tp);
   if (p.sequence_parallel()) {
-    out.on("--sequence-parallel", "model.sequence_parallel");
+    out.on("model.sequence_parallel");
   } else if (p.tp > 1) {
     out.add("", "", "model.sequence_parallel", "False");
   }
@@ -663,14 +660,13 @@ void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& 
       profiles::usual_overlap(inputs.profile.stack, inputs.model, plan.numerics.precision));
   if (overlap == TensorOverlap::kAsync)
     not_in_megatron("tp_overlap", "async", "none or userbuffers");
-  if (overlap == TensorOverlap::kUserbuffers && p.tp > 1)
-    out.on("--tp-comm-overlap", "comm_overlap.tp_comm_overlap");
+  if (overlap == TensorOverlap::kUserbuffers && p.tp > 1) out.on("comm_overlap.tp_comm_overlap");
   add_pipeline(plan, out);
   add_stage_split(inputs.model, plan, out);
   add_context(plan, out);
   add_expert_parallelism(inputs, plan, out);
   if (p.rank_order == "tp-cp-ep-pp-dp") {
-    out.on("--use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping");
+    out.on("dist.use_tp_pp_dp_mapping");
   } else if (p.rank_order != Parallelism::kUsualOrder) {
     not_in_megatron("rank_order", p.rank_order, "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   }
@@ -716,13 +712,13 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
   out.group("optimizer");
   switch (plan.numerics.optimizer) {
     case Optimizer::kAdamw:
-      out.word("--optimizer", "adam", "optimizer.optimizer");
+      out.word("optimizer.optimizer", "adam");
       break;
     case Optimizer::kSgd:
-      out.word("--optimizer", "sgd", "optimizer.optimizer");
+      out.word("optimizer.optimizer", "sgd");
       break;
     case Optimizer::kMuon:
-      out.word("--optimizer", "muon", "optimizer.optimizer");
+      out.word("optimizer.optimizer", "muon");
       break;
     case Optimizer::kAdamw8bit:
       not_in_megatron("optimizer", "adamw-8bit", "adamw, muon or sgd");
@@ -734,7 +730,7 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
     const bool half = plan.moment_dtype == DType::kBf16;
     const char* const moments = half ? "bf16" : "fp32";
     const char* const torch = half ? "torch.bfloat16" : "torch.float32";
-    out.on("--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer");
+    out.on("optimizer.use_precision_aware_optimizer");
     out.add("--exp-avg-dtype", moments, "optimizer.exp_avg_dtype", torch);
     out.add("--exp-avg-sq-dtype", moments, "optimizer.exp_avg_sq_dtype", torch);
     if (plan.master_dtype != DType::kFp32) {
@@ -745,9 +741,9 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
     }
   }
   if (offloads) {
-    out.on("--optimizer-cpu-offload", "optimizer.optimizer_cpu_offload");
+    out.on("optimizer.optimizer_cpu_offload");
     out.add("--optimizer-offload-fraction", "1.0", "optimizer.optimizer_offload_fraction", "1.0");
-    out.on("--overlap-cpu-optimizer-d2h-h2d", "optimizer.overlap_cpu_optimizer_d2h_h2d");
+    out.on("optimizer.overlap_cpu_optimizer_d2h_h2d");
     settings.said("offload",
                   "Megatron updates offloaded state on the processor; predicted is an update on "
                   "the GPU with the state passing through");
@@ -804,10 +800,10 @@ void add_recomputation(const Model& model, const Plan& plan, TrainerSettings& se
   if (plan.recompute == Recompute::kFull) {
     const std::int64_t chunks = plan.parallel.pp * plan.parallel.virtual_stages;
     const bool all = k == model.layers;
-    out.word("--recompute-granularity", "full", "model.recompute_granularity");
-    out.word("--recompute-method", all ? "uniform" : "block", "model.recompute_method");
+    out.word("model.recompute_granularity", "full");
+    out.word("model.recompute_method", all ? "uniform" : "block");
     const std::int64_t each = all ? 1 : (k + chunks - 1) / chunks;
-    out.value("--recompute-num-layers", each, "model.recompute_num_layers");
+    out.value("model.recompute_num_layers", each);
     if (!all && each * chunks != k) {
       settings.lost("ckpt_layers",
                     fmt::format("{} recompute; Megatron counts them by chunk of a stage, and {} "
@@ -833,7 +829,7 @@ void add_recomputation(const Model& model, const Plan& plan, TrainerSettings& se
                                              of_layers(k, model.layers)));
     settings.as_run.ckpt_layers = model.layers;
   }
-  out.word("--recompute-granularity", "selective", "model.recompute_granularity");
+  out.word("model.recompute_granularity", "selective");
   ShellSource words;
   PythonSource list;
   for (const std::string& module : modules) {
@@ -913,9 +909,8 @@ MegatronOptions megatron_plan_options(const sim::Job& inputs, const Plan& plan,
   add_parallelism(inputs, plan, settings, out);
   out.group("batch");
   const std::int64_t replicas = plan.gpus / plan.parallel.replica();
-  out.value("--micro-batch-size", plan.micro_batch, "train.micro_batch_size");
-  out.value("--global-batch-size", plan.micro_batch * plan.grad_accum * replicas,
-            "train.global_batch_size");
+  out.value("train.micro_batch_size", plan.micro_batch);
+  out.value("train.global_batch_size", plan.micro_batch * plan.grad_accum * replicas);
   add_precision(plan, out);
   add_optimizer(plan, settings, out);
   add_recomputation(inputs.model, plan, settings, out);
