@@ -187,8 +187,8 @@ struct Predictor::State {
   }
 
   /// Simulates a step in stages.
-  SimulatedStep run_stages(const Plan& plan, const PredictOptions& options,
-                           std::vector<StageFootprint>& footprints) {
+  std::optional<SimulatedStep> run_stages(const Plan& plan, const PredictOptions& options,
+                                          std::vector<StageFootprint>& footprints) {
     PipelineRecord record;
     program.stages.clear();
     SimulatedStep step = stages().run(plan, options.timeline != nullptr ? &record : nullptr);
@@ -197,7 +197,12 @@ struct Predictor::State {
       write_stage_timeline(step, step.step_s * scale_factor(profile, plan), stages().timer(),
                            record, program, *options.timeline);
     }
-    for (const MemoryLevel& allocated : stage_memory.levels(plan, step.parts)) {
+    const std::vector<MemoryLevel> levels =
+        options.reserved ? stage_memory.levels(plan, step.parts,
+                                               options.most_bytes - runtime_bytes(profile, plan))
+                         : stage_memory.least_levels(plan, step.parts, StageMemory::Stages::kAll);
+    if (levels.size() < static_cast<std::size_t>(plan.parallel.pp)) return std::nullopt;
+    for (const MemoryLevel& allocated : levels) {
       StageFootprint& stage = footprints.emplace_back();
       stage.allocated = allocated;
       stage.active_bytes = allocated.bytes;
@@ -468,7 +473,7 @@ void check_framework(const Model& model, const Plan& plan, const Stack& stack) {
 void check_shared_devices(const Plan& plan, const profiles::Profile& profile) {
   const Cluster& cluster = profile.cluster;
   if (cluster.devices_per_node == 0 || !features_of(plan).any()) return;
-  const bool runs_here = cluster.gpu.is_processor() && profile.stack.id == "native";
+  const bool runs_here = cluster.gpu.is_processor() && profile.stack.id == kOwnStack;
   if (!runs_here || !beyond_execution(plan).empty()) {
     throw InvalidPlan(
         fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",

@@ -32,6 +32,7 @@ struct Limits {
   bool chunks_loss = false, offloads = false, eight_bit = false, two_buffers = false;
   std::vector<Strategy> model_parallel{};  // of model-parallel plans; empty: there are none
   bool megatron = false;                   // of its family
+  bool whole = false;                      // takes every plan of its space
 };
 
 Limits limits_of(std::string_view name, bool adapters) {
@@ -47,7 +48,9 @@ Limits limits_of(std::string_view name, bool adapters) {
         .strategies = {S::kFsdp2, S::kFsdp2NoReshard}, .layers = Layers::kAny, .chunks_loss = true};
   }
   if (name == "megatron") {
-    return {.model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp}, .megatron = true};
+    return {.model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp},
+            .megatron = true,
+            .whole = true};
   }
   if (name == "accelerate" && adapters) {
     return {.strategies = {S::kDdp, S::kFsdp2, S::kFsdp2NoReshard},
@@ -69,7 +72,7 @@ Limits limits_of(std::string_view name, bool adapters) {
   if (name == "yafsdp")
     return {
         .strategies = {S::kYafsdp, S::kYafsdpZero2}, .layers = Layers::kFull, .two_buffers = true};
-  return {.chunks_loss = true};  // native
+  return {.chunks_loss = true, .whole = true};  // native
 }
 
 [[noreturn]] void cannot(const ToldFramework& framework, std::string_view knob,
@@ -227,7 +230,7 @@ std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
   const bool only_one = request.gpus == 1;
   std::vector<tuner::AskedPlans> asked;
   if (adapters && !limits.megatron) return trainer_requests(request, model);
-  if (limits.megatron) {
+  if (limits.whole) {
     tuner::Request one = plain;
     if (!request.strategies.empty())
       one.strategies = common(framework, request.strategies, limits.model_parallel);

@@ -13,7 +13,6 @@
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/core/executed_plan.h"
 #include "sim/core/layout.h"
 #include "sim/uncertainty/intervals.h"
 #include "tuner/advice/advice.h"
@@ -201,8 +200,6 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
 
 namespace {
 
-constexpr const char* kNative = "native";
-
 profiles::Profile profile_of(const sim::Job& job, const std::string& stack, std::int64_t gpus) {
   profiles::Profile profile =
       profiles::make_profile(job.cluster_file, profiles::load_stack(stack), job.overrides);
@@ -218,7 +215,6 @@ tuner::Frameworks FrameworkCandidates::frameworks(std::optional<double> headroom
   for (const profiles::Profile& one : searched)
     result.searched.push_back({&one, headroom.value_or(sim::asked_headroom(one, gpus))});
   result.refusal = refusal;
-  if (native) result.native = &*native;
   return result;
 }
 
@@ -239,10 +235,6 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
   }
   if (moe && !asked && !named.stack.optimizer.bucketed && !fine_tunes(flags.task, flags.knobs))
     candidates.refusal = "its engine predicts no experts";
-  if (!is_named && !asked && !moe && is_trained_family(job.model.family) &&
-      named.stack.id != kNative) {
-    candidates.native = profile_of(job, kNative, request.gpus);
-  }
   return candidates;
 }
 

@@ -45,7 +45,6 @@ double parse_headroom(const std::string& text);
 struct FrameworkCandidates {
   std::vector<profiles::Profile> searched;  // as tuner::Frameworks
   std::string refusal;
-  std::optional<profiles::Profile> native;  // this project's executor, where it trains the model
 
   tuner::Frameworks frameworks(std::optional<double> headroom, std::int64_t gpus) const;
 };

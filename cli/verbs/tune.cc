@@ -23,6 +23,7 @@
 #include "profiles/ledger/ledger_profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"
@@ -195,6 +196,8 @@ class TuneVerb : public Verb {
         tuning = answer_in(*faster, question, frameworks.options, context);
         if (tuning.stopped) return tuning;
       }
+      if (!question.told && !named && !tuner::features_of(asked).any())
+        tuning.native = native_plan(told, tuning.top.front());
       for (FrameworkPlan& plan : told) {
         question.frameworks.push_back(
             {std::string(plan.framework->name), std::string(plan.framework->title),
@@ -202,6 +205,7 @@ class TuneVerb : public Verb {
       }
       if (limit.flag()) {  // some were not searched to the end
         tuning.stopped = true;
+        tuning.native.reset();
         question.frameworks.clear();
       }
     }
@@ -216,11 +220,24 @@ class TuneVerb : public Verb {
     const FrameworkPlan* best = nullptr;
     for (const FrameworkPlan& plan : plans) {
       if (!plan.found.best || plan.profile.cluster.gpu.is_processor()) continue;
-      if (plan.profile.stack.id == "native") continue;
+      if (plan.profile.stack.id == kOwnStack) continue;
       const double least = best == nullptr ? answer.score * kRounding : best->found.best->score;
       if (plan.found.best->score < least) best = &plan;
     }
     return best;
+  }
+
+  /// What this project's executor can be told, where another's best is not better for certain.
+  static std::optional<tuner::NativePlan> native_plan(const std::vector<FrameworkPlan>& plans,
+                                                      const tuner::Found& answer) {
+    const auto own = std::find_if(plans.begin(), plans.end(), [](const FrameworkPlan& plan) {
+      return plan.profile.stack.id == kOwnStack && plan.found.best;
+    });
+    if (own == plans.end() || answer.plan().stack == kOwnStack) return std::nullopt;
+    const sim::TimePrediction& time = answer.prediction.time;
+    const double cost = own->found.best->score / answer.score - 1;
+    if (1 + cost > time.interval_s[1] / time.iteration_s) return std::nullopt;
+    return tuner::NativePlan{*own->found.best, own->profile, cost};
   }
 
   /// The whole answer about one framework; the question becomes that of its plans.

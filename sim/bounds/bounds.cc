@@ -46,7 +46,7 @@ struct Bounds::State {
 
   Bytes fullest_bytes(const Plan& plan, const std::vector<ChunkContent>& parts) {
     Bytes most = 0;
-    for (const MemoryLevel& stage : memory.levels(plan, parts, StageMemory::Stages::kFullest))
+    for (const MemoryLevel& stage : memory.least_levels(plan, parts, StageMemory::Stages::kFullest))
       most = std::max(most, least_reserved_bytes(stage.peak(), plan, profile.stack));
     return most;
   }

@@ -71,6 +71,9 @@ std::string beyond_executor(const Model& model, std::int64_t seq_len) {
 
 /// Of what is neither the model's nor parallel.
 std::string beyond_device(const Plan& plan) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (!strategy.native && !strategy.native_twin)
+    return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);
   if (plan.attention != AttentionKind::kFlash) {
     return fmt::format("attention is {}, expected flash: the executor has no other",
                        name_of(plan.attention));

@@ -13,6 +13,9 @@
 
 namespace shardwright {
 
+/// The framework that `run` executes plans with.
+inline constexpr std::string_view kOwnStack = "native";
+
 /// What of a plan the executor does not run, as "lora is 8"; empty: nothing.
 std::string beyond_execution(const Plan& plan);
 

@@ -173,7 +173,9 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Plan& plan) {
 }
 
 bool knows_reserved(const Plan& plan, const Stack& stack) {
-  return stack.memory != MemoryManager::kCachingAllocator || plan.parallel.pp > 1;
+  const bool is_pipeline = plan.parallel.pp > 1;
+  if (stack.memory == MemoryManager::kStatic) return !is_pipeline;
+  return is_pipeline || stack.memory != MemoryManager::kCachingAllocator;
 }
 
 Bytes estimated_reserved_bytes(const MemoryPeak& allocated, const Stack& stack) {

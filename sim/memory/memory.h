@@ -115,7 +115,7 @@ std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const St
 Bytes runtime_bytes(const profiles::Profile& profile, const Plan& plan);
 
 /// Whether what the framework reserves follows from the tensors that are alive; else its allocator
-/// is replayed over the step.
+/// is replayed over the step, or all that passes of a pipeline bring to life is given its place.
 bool knows_reserved(const Plan& plan, const Stack& stack);
 
 /// What an allocator that is not replayed takes.

@@ -168,16 +168,24 @@ MemoryLevel static_level(const Schedule& schedule, MemoryLevel level) {
   return level;
 }
 
+std::vector<MemoryLevel> StageMemory::least_levels(const Plan& plan,
+                                                   const std::vector<ChunkContent>& parts,
+                                                   Stages which) {
+  return parts.size() > 1 ? levels_of_passes(plan, parts, which) : levels(plan, parts);
+}
+
 std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
-                                             const std::vector<ChunkContent>& parts, Stages which) {
+                                             const std::vector<ChunkContent>& parts, Bytes most) {
   if (profile_.stack.memory == MemoryManager::kStatic) {
     write_step(model_, plan, profile_.stack, profile_.cluster, programs_.at(plan), scratch_);
     std::vector<MemoryLevel> levels;
-    for (const Schedule& stage : scratch_.stages)
+    for (const Schedule& stage : scratch_.stages) {
       levels.push_back(static_level(stage, allocated_peak(stage).level));
+      if (levels.back().bytes > most) break;
+    }
     return levels;
   }
-  if (parts.size() > 1) return levels_of_passes(plan, parts, which);
+  if (parts.size() > 1) return levels_of_passes(plan, parts, Stages::kAll);
   scratch_.stages.resize(1);
   Schedule& schedule = scratch_.stages.front();
   lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs_.memory_at(plan),
@@ -197,9 +205,12 @@ std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
                  splits ? ChunkUse::kWalked : ChunkUse::kMemory);
   std::vector<MemoryLevel> stages;
   const bool skips = which == Stages::kFullest && shape.info().memory_falls;
+  // Static memory has slots for messages that are under way, which are alive then.
+  const bool has_slots = profile_.stack.memory == MemoryManager::kStatic;
+  const Bytes message_bytes = has_slots ? 0 : programs.bytes_of(Tensor::kX);
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     if (skips && chunks_->repeats(shape, s)) continue;
-    stages.push_back(StageSteps(shape, s, *chunks_, programs.bytes_of(Tensor::kX)).most());
+    stages.push_back(StageSteps(shape, s, *chunks_, message_bytes).most());
   }
   return stages;
 }

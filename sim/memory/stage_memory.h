@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,10 +31,14 @@ class StageMemory {
   ~StageMemory();
 
   enum class Stages : std::uint8_t { kAll, kFullest };
-  /// By stage, of all or of some among which the fullest is; `parts` are those of
-  /// partition_layers(). Where memory is static, all that a rank allocates.
+  /// By stage; `parts` are those of partition_layers(). Where memory is static, all that a rank
+  /// allocates, up to the first stage that takes more than `most`.
   std::vector<MemoryLevel> levels(const Plan& plan, const std::vector<ChunkContent>& parts,
-                                  Stages which = Stages::kAll);
+                                  Bytes most = std::numeric_limits<Bytes>::max());
+  /// No more than that, of all stages or of some among which the fullest is: of a pipeline what is
+  /// alive at once, wherever that lies.
+  std::vector<MemoryLevel> least_levels(const Plan& plan, const std::vector<ChunkContent>& parts,
+                                        Stages which);
   /// Of the fullest stage, what outlives operations for certain.
   Bytes held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 

@@ -233,6 +233,40 @@ TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
   EXPECT_LT(activations(0), 1.03 * kept);
 }
 
+// Arenas hold all that is alive, so it is certain before anything has its place.
+TEST(StageMemoryTest, ArenasTakeNoLessThanWhatIsAlive) {
+  const Model model = llama_70b();
+  const profiles::Profile own = profiles::load_profile("dgx-h100", "native");
+  ProgramCache programs(model, own.stack, own.cluster.gpu);
+  StageMemory memory(model, own, programs);
+  for (const PipelineInfo& info : kPipelineInfos) {
+    if (info.id == PipelineKind::kDualpipe) continue;
+    for (const std::int64_t pp : {2, 4}) {
+      for (const std::int64_t accum : {pp, 6 * pp}) {
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+          Plan plan = plan_of(64, 8, pp, accum);
+          plan.stack = "native";
+          plan.strategy = Strategy::kZero1;
+          plan.parallel.pp_schedule = info.id;
+          if (info.takes_virtual_stages()) plan.parallel.virtual_stages = 2;
+          plan.recompute = recompute;
+          plan.ckpt_layers = recompute == Recompute::kNone ? 0 : model.layers;
+          const auto parts = partition_layers(model, plan, own.stack);
+          const auto all = memory.levels(plan, parts);
+          const auto least = memory.least_levels(plan, parts, StageMemory::Stages::kAll);
+          ASSERT_EQ(all.size(), least.size());
+          for (std::size_t stage = 0; stage < all.size(); ++stage) {
+            EXPECT_LE(least[stage].bytes, all[stage].bytes)
+                << info.name << ", pp " << pp << ", " << accum << ", stage " << stage;
+            EXPECT_GT(f(least[stage].bytes), 0.7 * f(all[stage].bytes));
+          }
+          EXPECT_EQ(memory.levels(plan, parts, all.front().bytes - 1).size(), 1u);
+        }
+      }
+    }
+  }
+}
+
 // What the search asks of a plan is what a prediction of all stages answers.
 TEST(StageMemoryTest, TheFullestStageIsAmongThoseThatAreLookedAt) {
   const Model dense = llama_70b();
@@ -264,7 +298,7 @@ TEST(StageMemoryTest, TheFullestStageIsAmongThoseThatAreLookedAt) {
               const auto parts = partition_layers(*model, plan, profile->stack);
               const auto most = [&](StageMemory::Stages which, std::size_t& count) {
                 Bytes bytes = 0;
-                for (const MemoryLevel& level : memory.levels(plan, parts, which)) {
+                for (const MemoryLevel& level : memory.least_levels(plan, parts, which)) {
                   bytes = std::max(bytes, estimated_reserved_bytes(level.peak(), profile->stack));
                   ++count;
                 }

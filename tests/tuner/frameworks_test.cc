@@ -267,7 +267,7 @@ TEST(Frameworks, TheLeastScoreIsTheAnswerWhoeverRunsIt) {
   request.global_batch = 64;
   const Tuning plain = tune(model, torch, sharing_data_alone(request));
   const Tuning parallel = tune(model, megatron, request);
-  const Tuning all = tune(model, {{{&torch, 0}, {&megatron, 0}}, "", nullptr}, request);
+  const Tuning all = tune(model, {{{&torch, 0}, {&megatron, 0}}, ""}, request);
   ASSERT_FALSE(plain.top.empty());
   ASSERT_LT(parallel.top.front().score, plain.top.front().score);
   EXPECT_LE(all.top.front().score, parallel.top.front().score);
@@ -290,7 +290,7 @@ TEST(Frameworks, FewerSequencesThanGpusDivideTheModel) {
   request.gpus = 64;
   request.seq_len = 4096;
   request.global_batch = 32;
-  const Tuning answer = tune(model, {{{&plain, 0}, {&model_parallel, 0}}, "", nullptr}, request);
+  const Tuning answer = tune(model, {{{&plain, 0}, {&model_parallel, 0}}, ""}, request);
   EXPECT_TRUE(answer.model_parallel);
   ASSERT_FALSE(answer.top.empty());
   EXPECT_GT(answer.top.front().plan().parallel.replica(), 1);

@@ -10,6 +10,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
@@ -124,12 +125,68 @@ TEST(Space, PrefetchBeyondTheBuffersChangesNoSchedule) {
   }
 }
 
+struct OwnQuestion {
+  const char* model;
+  const char* cluster;
+  std::int64_t gpus, seq_len;
+};
+
+// Of this project's framework the space is what `run` takes, in every way that it takes.
+TEST(Space, OwnPlansAreThoseThatRunTakes) {
+  constexpr OwnQuestion kQuestions[] = {
+      {"llama-3.2-1b", "dgx-h100", 1, 2048},      {"llama-3.2-1b", "l4-pcie8", 8, 4096},
+      {"qwen2.5-1.5b", "l40s-pcie8", 4, 8192},    {"llama-3.2-3b", "dgx-h100", 8, 131072},
+      {"gpt-neox-20b", "p4d", 24, 2048},          {"llama-3-8b", "dgx-h100", 16, 131072},
+      {"gemma-7b", "dgx-h100", 16, 8192},         {"llama-2-13b", "a40-pcie8", 16, 4096},
+      {"mpt-30b", "a100-80g-8xhdr200", 64, 2048}, {"qwen3-32b", "dgx-h100", 32, 16384},
+      {"llama-3-70b", "dgx-h100", 64, 32768},     {"llama-3.1-405b", "dgx-h100", 512, 8192}};
+  std::int64_t tp = 1, pp = 1, chunks = 1, low = 0;
+  std::set<PipelineKind> schedules;
+  for (const OwnQuestion& question : kQuestions) {
+    const Model model = load_model(profiles::data_dir() / "models", question.model);
+    const profiles::Profile profile = profiles::load_profile(question.cluster, "native");
+    Request request;
+    request.gpus = question.gpus;
+    request.seq_len = question.seq_len;
+    if (question.gpus % 16 == 0) request.allowed_precisions = {Precision::kFp8};
+    for (const Plan& plan : not_empty(space_of(request, model, profile).plans)) {
+      ASSERT_EQ(why_not_run(model, plan), "") << question.model;
+      const Parallelism& p = plan.parallel;
+      tp = std::max(tp, p.tp);
+      pp = std::max(pp, p.pp);
+      chunks = std::max(chunks, p.virtual_stages);
+      if (p.pp > 1) schedules.insert(p.schedule());
+      low += plan.numerics.precision == Precision::kFp8 ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(tp, 8);
+  EXPECT_GE(pp, 64);
+  EXPECT_GE(chunks, 8);
+  EXPECT_GT(low, 0);
+  EXPECT_THAT(schedules, ::testing::IsSupersetOf({PipelineKind::kOneForwardOneBackward,
+                                                  PipelineKind::kInterleaved, PipelineKind::kZb1p,
+                                                  PipelineKind::kZbv}));
+}
+
+TEST(Space, WhatRunRefusesOfAModelIsSaid) {
+  const Model model = load_model(profiles::data_dir() / "models", "mistral-7b");
+  Request request;
+  request.seq_len = 8192;
+  try {
+    (void)space_of(request, model, profiles::load_profile("dgx-h100", "native"));
+    FAIL() << "there are plans";
+  } catch (const InvalidPlan& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a window of 4096 tokens"));
+  }
+}
+
 TEST(Space, EveryPlanIsThereOnce) {
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
   Request request;
   request.gpus = 32;
   request.global_batch = 128;
   request.allow_bf16_moments = true;
+  request = sharing_data_alone(request);
   const Model model = llama();
   std::set<std::string> seen;
   for (const Plan& plan : not_empty(every_plan(space_of(request, model, profile)))) {
@@ -169,7 +226,7 @@ TEST(Space, WhatIsGivenIsHeldFixed) {
   request.ckpt_layers = 4;
   request.recompute = Recomputation{Recompute::kSelectiveOp, 0};
   request.buffers = 5;
-  request.attention = AttentionKind::kEager;
+  request.attention = AttentionKind::kFlash;
   request.reduce_dtype = DType::kBf16;
   const std::vector<Plan> plans = every_plan(space_of(request, model, profile));
   ASSERT_EQ(plans.size(), 1U);
@@ -180,7 +237,7 @@ TEST(Space, WhatIsGivenIsHeldFixed) {
   EXPECT_EQ(plan.ckpt_layers, 4);
   EXPECT_EQ(plan.recompute, Recompute::kSelectiveOp);
   EXPECT_EQ(plan.buffers, 5);
-  EXPECT_EQ(plan.attention, AttentionKind::kEager);
+  EXPECT_EQ(plan.attention, AttentionKind::kFlash);
   EXPECT_EQ(plan.reduce_dtype, DType::kBf16);
 }
 
@@ -212,6 +269,7 @@ class Contradiction : public ::testing::Test {
 };
 
 TEST_F(Contradiction, GlobalBatchSaysTheNearestThatDivide) {
+  request_ = sharing_data_alone(request_);
   request_.gpus = 16;
   request_.global_batch = 100;
   EXPECT_THAT(message(), AllOf(HasSubstr("--global-batch is 100"), HasSubstr("96 or 112")));

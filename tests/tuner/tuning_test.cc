@@ -21,12 +21,13 @@
 namespace shardwright::tuner {
 namespace {
 
-/// A job whose memory is tight, on a stack of which the closed form knows all.
+/// A job whose memory is tight, shared as data alone on a stack of which the closed form knows all.
 struct Tight {
   Model model = model_of("llama-3-8b");
   profiles::Profile profile = profiles::load_profile("l40s-pcie8", "native");
   Request request;
   Tight() {
+    profile.stack.parallel.does.clear();
     request.gpus = 8;
     request.seq_len = 4096;
     request.global_batch = 32;
@@ -210,7 +211,8 @@ TEST(Tuning, AdviceAppliedFits) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const Model model = model_of(c.model);
-    const profiles::Profile profile = profiles::load_profile(c.cluster, c.stack);
+    profiles::Profile profile = profiles::load_profile(c.cluster, c.stack);
+    profile.stack.parallel.does.clear();
     Request request;
     request.gpus = 8;
     request.seq_len = 4096;

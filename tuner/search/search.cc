@@ -104,13 +104,15 @@ void Search::start() {
     for (std::vector<Evaluator>& own : evaluators_)
       own.emplace_back(model_, framework.scenarios, criteria, options_.simulators, &end_);
     counts_.considered += framework.space.size();
-    const bool sparing = criteria.objective != Objective::kHeadroom &&
-                         !criteria.recompute_for_speed &&
-                         framework.scenarios.front().profile.stack.memory != MemoryManager::kStatic;
+    const bool sparing =
+        criteria.objective != Objective::kHeadroom && !criteria.recompute_for_speed;
+    const bool is_static =
+        framework.scenarios.front().profile.stack.memory == MemoryManager::kStatic;
     for (std::size_t i = 0; i < framework.space.plans.size(); ++i) {
       const Plan& plan = framework.space.plans[i];
-      settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
-                           evaluators_.front()[f].replays(plan), sparing});
+      const bool replays = evaluators_.front()[f].replays(plan);
+      settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f), replays,
+                           sparing && (replays || !is_static)});
     }
   }
   shortages_.assign(settings_.size(), {kFits});

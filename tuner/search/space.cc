@@ -12,6 +12,7 @@
 #include "profiles/operations.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/layout.h"
 #include "sim/core/units.h"
 #include "sim/predict.h"
@@ -42,7 +43,8 @@ class Writer {
         shard_groups_(request.shard_group
                           ? std::vector<std::int64_t>{*request.shard_group}
                           : shard_groups_of(request.gpus, profile.cluster.gpus_per_node)),
-        shares_(shares_replicas()) {}
+        shares_(shares_replicas()),
+        is_own_(profile.stack.id == kOwnStack) {}
 
   void write() {
     for (const GivenParallelism& given : settings_of(request_, model_, profile_.stack)) {
@@ -71,10 +73,12 @@ class Writer {
  private:
   /// Whether ranks may share more than data.
   bool shares_replicas() const {
-    const Stack& stack = profile_.stack;
-    if (!shares_data_alone(features_of(request_), model_, stack)) return true;
-    return divides_models(stack.parallel.features()) && request_.gpus > 1 &&
-           profile_.cluster.devices_per_node == 0 && !holds_sharding(request_);
+    if (!shares_data_alone(features_of(request_), model_, profile_.stack)) return true;
+    return request_.gpus > 1 && profile_.cluster.devices_per_node == 0 && !holds_sharding(request_);
+  }
+  /// Whether a size that may be given is tried above 1.
+  bool divides(std::optional<std::int64_t> given, Feature feature) const {
+    return shares_ && (given || profile_.stack.parallel.features().has(feature));
   }
 
   std::int64_t batch() const { return request_.global_batch.value_or(space_.usual_global_batch); }
@@ -82,16 +86,14 @@ class Writer {
   void write_meshes() {
     const std::int64_t joined = std::min(nvlink_gpus(profile_.cluster), request_.gpus);
     for (const std::int64_t tp : divisors(request_.gpus, given_.tp)) {
-      if (tp > 1 && !shares_) break;
+      if (tp > 1 && !divides(given_.tp, Feature::kTensor)) break;
       if (!given_.tp && tp > joined) break;
       for (const std::int64_t cp : divisors(request_.gpus / tp, given_.cp)) {
-        if (cp > 1 &&
-            (!shares_ || (!given_.cp && !divides_models(profile_.stack.parallel.features()))))
-          break;
+        if (cp > 1 && !divides(given_.cp, Feature::kContext)) break;
         const std::int64_t fewest = request_.coarse ? 4 * kFewestTokens : kFewestTokens;
         if (!given_.cp && cp > 1 && request_.seq_len / cp < fewest) break;
         for (const std::int64_t pp : divisors(request_.gpus / tp / cp, given_.pp)) {
-          if (pp > model_.layers || (pp > 1 && !shares_)) break;
+          if (pp > model_.layers || (pp > 1 && !divides(given_.pp, Feature::kPipeline))) break;
           if (given_.pp || tries_stages(pp)) write_stages(tp, cp, pp);
         }
       }
@@ -191,11 +193,12 @@ class Writer {
   }
 
   /// Megatron's FSDP and pipelines exclude each other (its guide names tp, ep and cp beside FSDP),
-  /// and PyTorch's keeps parameters gathered between the stages of one: unless somebody asks for
-  /// it.
+  /// and PyTorch's keeps parameters gathered between the stages of one, as this project's
+  /// executor does with every strategy, and gradients whole: unless somebody asks for it.
   bool takes(Strategy strategy, const Parallelism& p) const {
     const StrategyInfo& info = info_of(strategy);
-    return p.pp == 1 || !info.reshards || (given_.pp && !request_.strategies.empty());
+    const bool gathers = is_own_ ? info.shards > Sharded::kOptimizer : info.reshards;
+    return p.pp == 1 || !gathers || (given_.pp && !request_.strategies.empty());
   }
 
   void write_shard_groups(Plan plan, const std::vector<Batch>& batches) {
@@ -207,7 +210,7 @@ class Writer {
         plan.micro_batch = batch.micro_batch;
         plan.grad_accum = batch.grad_accum;
         if (&batch == &batches.front() && !is_legal(plan)) break;
-        if (runs(plan)) write_arithmetics(plan);
+        if (is_executed(plan) && runs(plan)) write_arithmetics(plan);
       }
     }
   }
@@ -221,6 +224,14 @@ class Writer {
       return false;
     }
     return true;
+  }
+
+  /// What `run` refuses is no plan of its framework.
+  bool is_executed(const Plan& plan) {
+    if (!is_own_) return true;
+    const std::string why = why_not_run(model_, plan);
+    if (!why.empty() && !first_error_) first_error_ = InvalidPlan(why);
+    return why.empty();
   }
 
   /// Megatron's groups of interleaved micro-batches are whole; other schedules say what they need.
@@ -278,7 +289,7 @@ class Writer {
   std::vector<Numerics> numerics_;
   std::vector<Arithmetic> arithmetics_;
   std::vector<std::int64_t> shard_groups_;
-  bool shares_;
+  bool shares_, is_own_;
   GivenParallelism given_;  // with the settings that are tried
   Plan base_;
   bool data_alone_ = false;
@@ -569,7 +580,7 @@ std::vector<Arithmetic> arithmetics_of(const Request& request) {
 std::vector<GivenParallelism> settings_of(const Request& request, const Model& model,
                                           const Stack& stack) {
   std::vector<GivenParallelism> all{request.parallel};
-  if (!request.allow_software) return all;
+  if (!request.allow_software && stack.id != kOwnStack) return all;
   const profiles::SoftwareSettings settings = profiles::software_settings(stack);
   add_settings(settings.tensor_overlaps, std::optional(profiles::usual_overlap(stack, model)),
                &GivenParallelism::tp_overlap, all);

@@ -9,7 +9,8 @@
 // a plan ignores is not varied for it, sizes that cut nothing evenly or only rename others are not
 // tried. What changes the arithmetic varies only where the request allows it. Tensor ranks stay
 // within NVLink; schedules that split backward are tried where --pp-schedule names them, because no
-// published release of the frameworks that ship has them.
+// published release of the frameworks that ship has them, and on this project's executor, whose
+// plans are those that it runs (sim/core/executed_plan.h).
 #pragma once
 
 #include <cstdint>
@@ -89,7 +90,6 @@ int arithmetic_changes(const Plan& plan);
 
 /// Strategies of ranks that share nothing but data.
 std::vector<Strategy> strategies_of(const Request& request, const Stack& stack);
-/// Those of other plans: what the framework does beside tensor and pipeline parallelism.
 
 std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_per_node);
 

@@ -24,9 +24,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// How far above its prediction the step of a plan may be and its native twin is still told.
-constexpr double kNativeSlack = 1.02;
-
 class Tuner {
  public:
   Tuner(const Model& model, const Frameworks& frameworks, const Request& request,
@@ -66,7 +63,6 @@ class Tuner {
       });
     }
     until_ended([&] { compare(tuning); });
-    until_ended([&] { tuning.native = native_plan(tuning); });
     tuning.stopped = search_.stopped() && !(none_fits && tuning.advice);
     if (tuning.stopped) {  // what was cut short does not mean what it says
       tuning.others.clear();
@@ -178,35 +174,6 @@ class Tuner {
     return names;
   }
 
-  std::optional<NativePlan> native_plan(const Tuning& tuning) const {
-    const profiles::Profile* profile = frameworks_.native;
-    if (profile == nullptr || tuning.top.empty() || search_.stopped()) return std::nullopt;
-    const Found& best = tuning.top.front();
-    if (best.plan().stack == profile->stack.id) return std::nullopt;
-    const sim::TimePrediction& time = best.prediction.time;
-    const double most = time.interval_s[1] / time.iteration_s;
-    try {
-      SearchOptions options = options_.search;
-      options.progress = nullptr;
-      Request request = request_;
-      request.stack = profile->stack.id;
-      Search search(
-          model_,
-          plans_of(request, model_, {{profile, options.criteria.headroom}}, options_.robust),
-          options);
-      std::vector<Found> found = search.best(1, nullptr, best.score * most * kNativeSlack);
-      if (found.empty()) return std::nullopt;
-      climb(found.front(),
-            [&](const Found& at) { return steps_of(search, model_, request, options, at); });
-      NativePlan native{std::move(found.front()), *profile, 0};
-      native.cost = native.best.score / best.score - 1;
-      if (1 + native.cost > most) return std::nullopt;
-      return native;
-    } catch (const InvalidPlan&) {  // the executor does not do what the request holds fixed
-      return std::nullopt;
-    }
-  }
-
   Clock::time_point begin_;
   const Model& model_;
   const Frameworks& frameworks_;
@@ -237,8 +204,7 @@ Tuning tune(const Model& model, const Frameworks& frameworks, const Request& req
 
 Tuning tune(const Model& model, const profiles::Profile& profile, const Request& request,
             const TuneOptions& options) {
-  return tune(model, {{{&profile, options.search.criteria.headroom}}, "", nullptr}, request,
-              options);
+  return tune(model, {{{&profile, options.search.criteria.headroom}}, ""}, request, options);
 }
 
 namespace {

@@ -31,8 +31,6 @@ struct TuneOptions {
 struct Frameworks {
   std::vector<Framework> searched;
   std::string refusal;  // why the first has no plan of data parallelism alone, in words
-  /// This project's executor, where it trains such a model; null elsewhere.
-  const profiles::Profile* native = nullptr;
 };
 
 /// What the answer is compared with: data parallelism alone on the first framework; where that is
@@ -69,7 +67,7 @@ struct Tuning {
   std::optional<profiles::Profile> profile;  // of the answer
   std::int64_t usual_global_batch = 0;       // of the answer, where the request gave none
   std::optional<OtherFramework> other;
-  std::optional<NativePlan> native;
+  std::optional<NativePlan> native;  // set by who asks what each framework can be told
 };
 
 /// Throws Error when the request contradicts itself, the model or the cluster, or when no framework

@@ -97,7 +97,7 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     if (!stack && cluster.cluster.devices_per_node == 0) {
       offer.model_parallel = profiles::make_profile(cluster, dividing, costs, own);
       offer.model_parallel->uncertainty = uncertainty;
-    } else if (divides_models(offer.profile.stack.parallel.features())) {
+    } else if (offer.profile.stack.parallel.features().has(Feature::kTensor)) {
       offer.model_parallel = offer.profile;
     }
     const Cluster& machine = offer.profile.cluster;

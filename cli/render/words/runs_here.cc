@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -15,14 +16,6 @@
 
 namespace shardwright::cli {
 namespace {
-
-std::string why_not(const Model& model, const Plan& plan) {
-  if (std::string why = why_not_run(model, plan); !why.empty()) return why;
-  const StrategyInfo& strategy = info_of(plan.strategy);
-  if (!strategy.native && !strategy.native_twin)
-    return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);
-  return "";
-}
 
 /// In single quotes where a shell would read it otherwise.
 std::string quoted(const std::string& word) {
@@ -56,12 +49,13 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
   return command + " --data FILE";
 }
 
-/// What `run` would find before the first step.
-std::string fault_of_step(const sim::Job& inputs, const Plan& plan) {
-  if (plan.stack != "native") return "";
+/// What `run` would find before the first step, of as many micro-batches as fill a pipeline.
+std::string fault_of_step(const sim::Job& inputs, Plan plan) {
+  if (plan.stack != kOwnStack) return "";
+  plan.grad_accum = std::min(plan.grad_accum, 4 * plan.parallel.pp);
   try {
     sim::check_places_free(sim::executed_step(inputs.model, plan,
-                                              profiles::load_stack("native").stack,
+                                              profiles::load_stack(std::string(kOwnStack)).stack,
                                               inputs.profile.cluster.gpus_per_node)
                                .stages);
   } catch (const Error& error) {
@@ -74,7 +68,7 @@ std::string fault_of_step(const sim::Job& inputs, const Plan& plan) {
 
 RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
   RunsHere here;
-  here.why_not = why_not(inputs.model, plan);
+  here.why_not = why_not_run(inputs.model, plan);
   if (here.possible()) here.why_not = fault_of_step(inputs, plan);
   if (here.possible()) here.command = command_of(inputs, plan);
   return here;
