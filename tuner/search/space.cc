@@ -74,7 +74,10 @@ class Writer {
   /// Whether ranks may share more than data.
   bool shares_replicas() const {
     if (!shares_data_alone(features_of(request_), model_, profile_.stack)) return true;
-    return request_.gpus > 1 && profile_.cluster.devices_per_node == 0 && !holds_sharding(request_);
+    const Cluster& cluster = profile_.cluster;
+    const bool is_linked = cluster.nics_per_node > 0 || request_.gpus <= nvlink_gpus(cluster);
+    return request_.gpus > 1 && cluster.devices_per_node == 0 && is_linked &&
+           !holds_sharding(request_);
   }
   /// Whether a size that may be given is tried above 1.
   bool divides(std::optional<std::int64_t> given, Feature feature) const {
