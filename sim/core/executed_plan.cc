@@ -111,8 +111,8 @@ void check_run(const Plan& plan, const Model& model) {
                     "--dropout none",
                     model.name, model.dropout));
   }
-  if (std::string what = beyond_device(plan); !what.empty()) throw Error(what);
   check_executed(plan, "a plan without it");
+  if (std::string what = beyond_device(plan); !what.empty()) throw Error(what);
 }
 
 namespace {

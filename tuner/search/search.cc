@@ -796,6 +796,18 @@ class Search::Best {
 
 std::vector<Found> Search::best(std::size_t count, const Wanted& wanted,
                                 std::optional<double> below) {
+  // Where every pass of a pipeline has to be given its place, plans of one stage are judged much
+  // sooner: the best of them is known first, so that whoever stops the search has an answer.
+  const bool places = std::any_of(settings_.begin(), settings_.end(), [this](const Setting& one) {
+    const profiles::Profile& profile = frameworks_[one.framework].scenarios.front().profile;
+    return one.replays && profile.stack.memory == MemoryManager::kStatic;
+  });
+  if (places && !end_.has_plan) {
+    const auto of_one_stage = [&wanted](const Plan& plan) {
+      return plan.parallel.pp == 1 && (!wanted || wanted(plan));
+    };
+    Best(*this, {1, below}, of_one_stage).run();
+  }
   return Best(*this, {count, below}, wanted).run();
 }
 
