@@ -57,10 +57,10 @@ double mean_error(const std::vector<HeldOutRun>& runs, double HeldOutRun::*log_e
 TEST(HeldOut, ErrorsAreWhatTheReadmePromises) {
   const std::vector<HeldOutRun> runs = profiles::load_held_out(profiles::shipped_residuals()).runs;
   ASSERT_EQ(runs.size(), 202U);
-  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error, "YaFSDP README"), 0.035);
-  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error), 0.045);
-  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error_source_out, "YaFSDP README"), 0.06);
-  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error_source_out), 0.065);
+  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error, "YaFSDP README"), 0.036);
+  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error), 0.035);
+  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error_source_out, "YaFSDP README"), 0.058);
+  EXPECT_LE(mean_error(runs, &HeldOutRun::log_error_source_out), 0.05);
 }
 
 }  // namespace
