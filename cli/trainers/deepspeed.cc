@@ -217,11 +217,11 @@ std::int64_t gathered_ahead(const Plan& plan) {
 }
 
 struct Zero {
-  static int stage(const Told& t) { return info_of(t.plan.strategy).zero_stage(); }
+  static int stage(const Told& t) { return info_of(t.run.strategy).zero_stage(); }
   static bool on(const Told& t) { return stage(t) > 0; }
   static bool three(const Told& t) { return stage(t) == 3; }
   static bool less(const Told& t) { return on(t) && !three(t); }
-  static bool hpz(const Told& t) { return three(t) && info_of(t.plan.strategy).second_shard; }
+  static bool hpz(const Told& t) { return three(t) && info_of(t.run.strategy).second_shard; }
   static bool offloads(const Told& t) { return on(t) && t.run.offload == Offload::kOptimizer; }
   static bool narrow(const Told& t) { return t.run.master_dtype == DType::kBf16; }
   static bool names_sums(const Told& t) { return !sums_in_bf16(t.plan); }
@@ -354,7 +354,7 @@ TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
                               "in bf16",
                               plan.grad_accum));
   }
-  if (info_of(plan.strategy).zero_stage() == 3) {
+  if (info_of(settings.as_run.strategy).zero_stage() == 3) {
     const std::int64_t ahead = gathered_ahead(plan);
     settings.said("prefetch",
                   fmt::format("{} gathered ahead: stage3_prefetch_bucket_size and "

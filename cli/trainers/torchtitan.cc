@@ -521,6 +521,12 @@ struct TitanOption {
 };
 using TitanOptions = std::vector<TitanOption>;
 
+/// Its default is never with a pipeline, else always.
+TitanOption reshard_option(const Plan& run) {
+  const bool reshards = info_of(run.strategy).reshards;
+  return {"parallelism", "fsdp_reshard_after_forward", reshards ? "\"always\"" : "\"never\""};
+}
+
 [[noreturn]] void not_in_torchtitan(std::string_view knob, std::string_view value,
                                     std::string_view expected) {
   throw Error(
@@ -650,10 +656,7 @@ TitanOptions titan_parallelism(const sim::Job& inputs, const Plan& plan,
       {section, "pipeline_parallel_degree", number(p.pp)},
       {section, "context_parallel_degree", number(p.cp)},
       {section, "expert_parallel_degree", number(p.ep)}};
-  if (shard > 1) {
-    options.push_back({section, "fsdp_reshard_after_forward", "\"default\"",
-                       "never with a pipeline, else always"});
-  }
+  if (shard > 1) options.push_back(reshard_option(settings.as_run));
   if (p.tp > 1 && overlap == TensorOverlap::kAsync) {
     options.push_back({"compile", "enable_async_tensor_parallel", "true"});
   }
@@ -709,10 +712,7 @@ TitanOptions parallelism_options(const Ranks& ranks, const Plan& run) {
   TitanOptions options = {
       {section, "data_parallel_replicate_degree", JsonSource::format("{}", ranks.replicate)},
       {section, "data_parallel_shard_degree", JsonSource::format("{}", ranks.shard)}};
-  if (ranks.shard > 1) {
-    options.push_back({section, "fsdp_reshard_after_forward",
-                       run.strategy == Strategy::kFsdp2NoReshard ? "\"never\"" : "\"always\""});
-  }
+  if (ranks.shard > 1) options.push_back(reshard_option(run));
   for (const char* degree :
        {"tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree"})
     options.push_back({section, degree, "1"});

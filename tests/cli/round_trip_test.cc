@@ -104,11 +104,12 @@ TEST_P(RoundTrip, AnExportedFileIsReadAsThePlanThatRuns) {
     const std::vector<Strategy> strategies =
         megatron
             ? std::vector{Strategy::kDdp, Strategy::kDistributedOptimizer}
-            : std::vector{Strategy::kDdp,   Strategy::kZero1, Strategy::kZero2, Strategy::kZero3,
-                          Strategy::kFsdp1, Strategy::kFsdp2, Strategy::kHsdp,  Strategy::kYafsdp};
+            : std::vector{
+                  Strategy::kDdp,    Strategy::kZero1,          Strategy::kZero2,
+                  Strategy::kZero3,  Strategy::kFsdp1,          Strategy::kFsdp1GradOp,
+                  Strategy::kFsdp2,  Strategy::kFsdp2NoReshard, Strategy::kHsdp,
+                  Strategy::kYafsdp, Strategy::kYafsdpZero2,    Strategy::kDistributedOptimizer};
     Plan plan = random_plan(random, strategies, parallel);
-    if (parallel && !megatron && plan.gpus > 1)  // torchtitan's default
-      plan.strategy = plan.parallel.pp > 1 ? Strategy::kFsdp2NoReshard : Strategy::kFsdp2;
     if (plan.strategy == Strategy::kHsdp && plan.gpus == 8) continue;  // one copy
     if (plan.strategy == Strategy::kHsdp) plan.shard_group = 8;
     plan.stack = megatron ? "megatron-core" : "hf-eager";
