@@ -112,7 +112,7 @@ void Search::start() {
       const Plan& plan = framework.space.plans[i];
       const bool replays = evaluators_.front()[f].replays(plan);
       settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f), replays,
-                           sparing && (replays || !is_static)});
+                           replays && is_static, sparing && (replays || !is_static)});
     }
   }
   shortages_.assign(settings_.size(), {kFits});
@@ -798,10 +798,8 @@ std::vector<Found> Search::best(std::size_t count, const Wanted& wanted,
                                 std::optional<double> below) {
   // Where every pass of a pipeline has to be given its place, plans of one stage are judged much
   // sooner: the best of them is known first, so that whoever stops the search has an answer.
-  const bool places = std::any_of(settings_.begin(), settings_.end(), [this](const Setting& one) {
-    const profiles::Profile& profile = frameworks_[one.framework].scenarios.front().profile;
-    return one.replays && profile.stack.memory == MemoryManager::kStatic;
-  });
+  const bool places = std::any_of(settings_.begin(), settings_.end(),
+                                  [](const Setting& one) { return one.places; });
   if (places && !end_.has_plan) {
     const auto of_one_stage = [&wanted](const Plan& plan) {
       return plan.parallel.pp == 1 && (!wanted || wanted(plan));

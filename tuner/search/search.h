@@ -150,6 +150,7 @@ class Search {
     std::uint32_t plan = 0;
     std::uint16_t framework = 0;
     bool replays = false;  // its full prediction knows more of memory than bounds do
+    bool places = false;   // because every pass of its pipeline is given its place
     bool spares = false;   // it recomputes only as far as memory requires
   };
   /// The least excess over memory among the plans of a setting that do not fit.
