@@ -73,6 +73,13 @@ std::int64_t checkpointed_layers(const Plan& plan) {
   return plan.recompute == Recompute::kNone ? 0 : plan.ckpt_layers;
 }
 
+void recompute_all_layers(Plan& run, Recompute how, std::int64_t layers) {
+  run.recompute = how;
+  run.pieces = 0;
+  run.ckpt_layers = layers;
+  run.ckpt_stride = 1;
+}
+
 std::string of_layers(std::int64_t count, std::int64_t layers) {
   return fmt::format("{} of {} layers", count, layers);
 }

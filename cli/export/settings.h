@@ -77,6 +77,8 @@ Ranks ranks_of(const sim::Job& inputs, const Plan& plan);
 Strategy nearest_fsdp2(Strategy strategy);
 /// Checkpointed layers under any policy.
 std::int64_t checkpointed_layers(const Plan& plan);
+/// Whatever `run` recomputed of how many before.
+void recompute_all_layers(Plan& run, Recompute how, std::int64_t layers);
 /// "20 of 80 layers".
 std::string of_layers(std::int64_t count, std::int64_t layers);
 

@@ -237,32 +237,6 @@ TrainerSharding choose_wrapper(const Plan& plan, const Ranks& ranks, bool hybrid
   return TrainerSharding::kFsdp2;
 }
 
-/// All layers or none: the wrap policy's layers are the ones that are checkpointed.
-bool accelerate_checkpoints(const Plan& plan, std::int64_t layers, const ModuleNames& names,
-                            TrainerSettings& settings) {
-  const std::int64_t k = checkpointed_layers(plan);
-  if (k == 0) return false;
-  Plan& run = settings.as_run;
-  run.recompute = Recompute::kFull;
-  run.pieces = 0;
-  run.ckpt_layers = layers;
-  run.ckpt_stride = 1;
-  if (plan.recompute != Recompute::kFull) {
-    settings.lost("recompute",
-                  fmt::format("{}; Accelerate recomputes whole layers", recompute_name(plan)));
-  }
-  if (k < layers) {
-    settings.lost(
-        "ckpt_layers",
-        fmt::format("{} are checkpointed; Accelerate knows all or none, so all are: less memory "
-                    "than planned, {} layers more to recompute. To keep the plan, turn "
-                    "fsdp_activation_checkpointing off and call apply_activation_checkpointing in "
-                    "the script for {}[:{}]",
-                    of_layers(k, layers), layers - k, names.layers, k));
-  }
-  return true;
-}
-
 void remark_accelerate_dtypes(const Plan& plan, bool shards, TrainerSettings& settings) {
   Plan& run = settings.as_run;
   if (shards && plan.param_dtype == DType::kBf16 && plan.reduce_dtype == DType::kFp32) {
@@ -318,8 +292,11 @@ TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan) {
                              ? "FSDP1 gathers one unit ahead (BACKWARD_PRE, forward prefetch)"
                              : "FSDP2 gathers one layer ahead",
                          settings);
-    told.checkpoints =
-        accelerate_checkpoints(plan, inputs.model.layers, module_names(inputs.model), settings);
+    told.checkpoints = checkpoint_all_or_none(
+        plan, inputs.model.layers, "Accelerate", settings,
+        fmt::format(". To keep the plan, turn fsdp_activation_checkpointing off and call "
+                    "apply_activation_checkpointing in the script for {}[:{}]",
+                    module_names(inputs.model).layers, checkpointed_layers(plan)));
   } else if (checkpointed_layers(plan) > 0) {
     settings.lost("ckpt_layers",
                   fmt::format("{} are checkpointed; without FSDP the script decides "

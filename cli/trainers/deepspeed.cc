@@ -205,11 +205,7 @@ void remark_zero_checkpointing(const Plan& plan, std::int64_t layers, TrainerSet
           "works, and the model's code decides which layers call it: Transformers' "
           "gradient_checkpointing_enable() takes all",
           of_layers(k, layers), recompute_name(plan)));
-  Plan& run = settings.as_run;
-  run.recompute = Recompute::kFull;
-  run.pieces = 0;
-  run.ckpt_layers = layers;
-  run.ckpt_stride = 1;
+  recompute_all_layers(settings.as_run, Recompute::kFull, layers);
 }
 
 std::int64_t gathered_ahead(const Plan& plan) {

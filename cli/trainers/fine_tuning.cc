@@ -114,22 +114,18 @@ void refuse_beyond_fine_tuning(const Plan& plan, std::string_view trainer) {
 }
 
 bool checkpoint_all_or_none(const Plan& plan, std::int64_t layers, std::string_view trainer,
-                            TrainerSettings& settings) {
+                            TrainerSettings& settings, const std::string& instead) {
   const std::int64_t count = checkpointed_layers(plan);
   if (count == 0) return false;
-  Plan& run = settings.as_run;
-  run.recompute = Recompute::kFull;
-  run.pieces = 0;
-  run.ckpt_layers = layers;
-  run.ckpt_stride = 1;
+  recompute_all_layers(settings.as_run, Recompute::kFull, layers);
   if (plan.recompute != Recompute::kFull)
     settings.lost("recompute",
                   fmt::format("{}; {} recomputes whole layers", recompute_name(plan), trainer));
   if (count < layers) {
     settings.lost("ckpt_layers",
                   fmt::format("{} are checkpointed; {} knows all or none, so all are: less memory "
-                              "than planned, {} layers more to recompute",
-                              of_layers(count, layers), trainer, layers - count));
+                              "than planned, {} layers more to recompute{}",
+                              of_layers(count, layers), trainer, layers - count, instead));
   }
   return true;
 }

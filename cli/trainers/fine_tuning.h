@@ -50,8 +50,9 @@ void refuse_beyond_fine_tuning(const Plan& plan, std::string_view trainer);
 Told follow_on_trainer(const sim::Job& inputs, const Plan& plan, std::string_view trainer,
                        TrainerSettings& settings);
 
-/// Checkpointing as software does it that knows all layers or none; whether it is on.
+/// Checkpointing as software does it that knows all layers or none; whether it is on. `instead`:
+/// how the planned layers could be checkpointed beside the file.
 bool checkpoint_all_or_none(const Plan& plan, std::int64_t layers, std::string_view trainer,
-                            TrainerSettings& settings);
+                            TrainerSettings& settings, const std::string& instead = {});
 
 }  // namespace shardwright::cli

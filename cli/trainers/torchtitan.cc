@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -453,11 +452,7 @@ bool selects_operators(const Plan& plan, std::int64_t layers, TrainerSettings& s
                   fmt::format("{} recompute; torchtitan applies the per-operator policy to all",
                               of_layers(k, layers)));
   }
-  Plan& run = settings.as_run;
-  run.recompute = Recompute::kSelectiveOp;
-  run.pieces = 0;
-  run.ckpt_layers = layers;
-  run.ckpt_stride = 1;
+  recompute_all_layers(settings.as_run, Recompute::kSelectiveOp, layers);
   return true;
 }
 
@@ -795,11 +790,9 @@ PythonSource flavor_lines(const Model& model, TrainerSettings& settings) {
   PythonSource text =
       PythonSource::format("from torchtitan.models.{}.config_registry import {} as flavor\n",
                            bare(flavor->name), bare(flavor->function));
-  std::string suffix(flavor->flavor);
+  std::string suffix = lower_case(std::string(flavor->flavor));
   std::replace_if(
       suffix.begin(), suffix.end(), [](char c) { return c == '.' || c == '-'; }, '_');
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const bool another = flavor->function != fmt::format("{}_{}", flavor->name, suffix);
   if (another)
     text += PythonSource::format("from torchtitan.models.{} import model_registry\n",
