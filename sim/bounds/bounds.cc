@@ -44,11 +44,13 @@ struct Bounds::State {
     none_plan = plan;
   }
 
-  Bytes fullest_bytes(const Plan& plan, const std::vector<ChunkContent>& parts) {
-    Bytes most = 0;
-    for (const MemoryLevel& stage : memory.least_levels(plan, parts, StageMemory::Stages::kFullest))
-      most = std::max(most, least_reserved_bytes(stage.peak(), plan, profile.stack));
-    return most;
+  /// Of stages up to the first one where more than `most` is alive.
+  Bytes fullest_bytes(const Plan& plan, const std::vector<ChunkContent>& parts, Bytes most) {
+    Bytes fullest = 0;
+    for (const MemoryLevel& stage :
+         memory.least_levels(plan, parts, StageMemory::Stages::kFullest, most))
+      fullest = std::max(fullest, least_reserved_bytes(stage.peak(), plan, profile.stack));
+    return fullest;
   }
 
   void lower_with(const Plan& plan, Schedule& schedule, std::vector<OpCost>& op_costs) {
@@ -103,7 +105,7 @@ double Bounds::least_pipeline_s(const Plan& plan) {
 Bytes Bounds::least_bytes(const Plan& plan) {
   State& s = *state_;
   const std::vector<ChunkContent> parts = partition_layers(s.model, plan, s.profile.stack);
-  return runtime_bytes(s.profile, plan) + s.fullest_bytes(plan, parts);
+  return runtime_bytes(s.profile, plan) + s.fullest_bytes(plan, parts, StageMemory::kUnlimited);
 }
 
 Bytes Bounds::least_bytes_or_too_many(const Plan& plan) {
@@ -111,8 +113,8 @@ Bytes Bounds::least_bytes_or_too_many(const Plan& plan) {
   const Bytes runtime = runtime_bytes(s.profile, plan);
   const std::vector<ChunkContent> parts = partition_layers(s.model, plan, s.profile.stack);
   const Bytes held = s.memory.held_bytes(plan, parts) + runtime;
-  const bool too_many = held > s.profile.cluster.memory_bytes_per_rank(plan.gpus);
-  return too_many ? held : runtime + s.fullest_bytes(plan, parts);
+  const Bytes most = s.profile.cluster.memory_bytes_per_rank(plan.gpus);
+  return held > most ? held : runtime + s.fullest_bytes(plan, parts, most - runtime);
 }
 
 namespace {

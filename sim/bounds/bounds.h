@@ -47,7 +47,8 @@ class Bounds {
   /// MemoryPrediction::total_bytes where that follows from the tensors that are alive
   /// (knows_reserved()).
   Bytes least_bytes(const Plan& plan);
-  /// The same, or sooner only what outlives operations where that is too much.
+  /// The same, or sooner what is too much already: what outlives operations, or the first stage
+  /// that does not fit.
   Bytes least_bytes_or_too_many(const Plan& plan);
 
  private:

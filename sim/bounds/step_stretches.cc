@@ -32,14 +32,14 @@ struct Knowledge {
   Nanoseconds since_cut_ns = 0;  // ... and at least so much later
   Positions done{};              // operations that have completed by then
 
-  void join(const Knowledge& other) {
+  void join(const Knowledge& other, std::size_t streams) {
     if (other.phase > phase) {
       phase = other.phase;
       since_cut_ns = other.since_cut_ns;
     } else if (other.phase == phase) {
       since_cut_ns = std::max(since_cut_ns, other.since_cut_ns);
     }
-    for (std::size_t s = 0; s < kStreams; ++s) done[s] = std::max(done[s], other.done[s]);
+    for (std::size_t s = 1; s < streams; ++s) done[s] = std::max(done[s], other.done[s]);
   }
 };
 
@@ -257,7 +257,7 @@ class StretchWalk {
       if (!wait) continue;
       const std::int32_t* recorded = slot(wait, unit);
       if (recorded != nullptr && *recorded >= 0)
-        known.join(records_[static_cast<std::size_t>(*recorded)]);
+        known.join(records_[static_cast<std::size_t>(*recorded)], logs_.size());
     }
     if (phase() == 0 && known.phase == 0)
       known.since_cut_ns = std::max(known.since_cut_ns, host_ns_);

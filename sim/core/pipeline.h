@@ -147,6 +147,7 @@ struct PipelineShape {
   std::int32_t group_size() const { return group > 0 ? group : stages; }
   /// Stages hold chunks from all over the model, so a micro-batch goes round them several times.
   bool interleaves() const { return info().order == ChunkOrder::kLoop && chunks > 1; }
+  bool operator==(const PipelineShape&) const = default;
 };
 
 /// Throws Error with one sentence where the schedule does not exist for these numbers: for other

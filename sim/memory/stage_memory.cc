@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "sim/core/placement.h"
@@ -69,98 +70,129 @@ class StageMemory::Chunks {
 
 namespace {
 
-/// Passes of a chunk in its place, with what they receive and send.
-class PassesOfChunk {
- public:
-  PassesOfChunk(const PipelineShape& shape, ChunkPlace at, ChunkMemory& memory)
-      : shape_(shape), at_(at), memory_(memory) {}
+/// A step of a stage as a number: which chunk's, and a pass of what kind in which section, or a
+/// section beside the passes.
+constexpr std::size_t kPassSections = static_cast<std::size_t>(ChunkSection::kLastBackward) + 1;
+constexpr std::size_t kPassCodes = 4 * kPassSections;
+constexpr std::array kBeside = {ChunkSection::kPrepare, ChunkSection::kTiedSum,
+                                ChunkSection::kUpdate};
+constexpr std::size_t kCodes = kPassCodes + kBeside.size();
 
-  const MemoryChange& of(const Action& action) {
-    const ChunkSection which = section_of(action, shape_.passes());
-    std::optional<MemoryChange>& known =
-        known_[static_cast<std::size_t>(action.kind)][static_cast<std::size_t>(which)];
-    if (!known) known = change_of(action.kind, which);
-    return *known;
-  }
-
- private:
-  MemoryChange change_of(PassKind kind, ChunkSection which) {
-    const PassEnds ends = ends_of(shape_, at_, kind);
-    MemoryChange change;
-    if (ends.from) change.add(memory_.of(ends.receive));
-    change.add(memory_.of(which, part_of(kind)));
-    if (ends.to) change.add(memory_.of(ends.send));
-    return change;
-  }
-
-  static constexpr std::size_t kPasses = static_cast<std::size_t>(ChunkSection::kLastBackward) + 1;
-  const PipelineShape& shape_;
-  ChunkPlace at_;
-  ChunkMemory& memory_;
-  std::array<std::array<std::optional<MemoryChange>, kPasses>, 4> known_;
+/// What a stage does one after the other, and each step of it once.
+struct StageOrder {
+  std::vector<std::uint16_t> steps, distinct;
 };
 
-/// What a stage holds for the step, and what it does one after the other.
-template <typename Chunks>
-class StageSteps {
+StageOrder order_of(const PipelineShape& shape, std::int32_t stage) {
+  StageOrder order;
+  const auto chunks = static_cast<std::size_t>(shape.chunks);
+  const auto rest = [&](std::size_t beside) {
+    for (std::size_t c = 0; c < chunks; ++c)
+      order.steps.push_back(static_cast<std::uint16_t>(c * kCodes + kPassCodes + beside));
+  };
+  rest(0);
+  for (const Action& action : stage_actions(shape, stage)) {
+    const auto section = static_cast<std::size_t>(section_of(action, shape.passes()));
+    const auto kind = static_cast<std::size_t>(action.kind);
+    order.steps.push_back(static_cast<std::uint16_t>(
+        static_cast<std::size_t>(action.chunk) * kCodes + kind * kPassSections + section));
+  }
+  for (std::size_t beside = 1; beside < kBeside.size(); ++beside) rest(beside);
+  std::vector<bool> known(chunks * kCodes);
+  for (const std::uint16_t step : order.steps) {
+    if (!known[step]) order.distinct.push_back(step);
+    known[step] = true;
+  }
+  return order;
+}
+
+MemoryChange change_of(const PipelineShape& shape, ChunkPlace at, ChunkMemory& memory,
+                       std::size_t code) {
+  if (code >= kPassCodes) return memory.of(kBeside[code - kPassCodes]);
+  const auto kind = static_cast<PassKind>(code / kPassSections);
+  const PassEnds ends = ends_of(shape, at, kind);
+  MemoryChange change;
+  if (ends.from) change.add(memory.of(ends.receive));
+  change.add(memory.of(static_cast<ChunkSection>(code % kPassSections), part_of(kind)));
+  if (ends.to) change.add(memory.of(ends.send));
+  return change;
+}
+
+}  // namespace
+
+/// What stages do, of the last pipeline that was asked about, and what the steps of one change.
+class StageMemory::Steps {
  public:
-  StageSteps(const PipelineShape& shape, std::int32_t stage, Chunks& chunks, Bytes message_bytes) {
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      for (const PersistentTensor& tensor : chunks.of(shape, {stage, c}).schedule().persistent)
-        hold(tensor);
-    }
-    // Buffers of what arrives beside the tensor that is computed with.
-    held_.add(MemoryCategory::kWorkspace, message_bytes * (shape.interleaves() ? shape.stages : 2));
-    const auto rest = [&](ChunkSection section) {
-      for (std::int32_t c = 0; c < shape.chunks; ++c)
-        steps_.push_back(&chunks.of(shape, {stage, c}).of(section));
-    };
-    rest(ChunkSection::kPrepare);
-    for (std::int32_t c = 0; c < shape.chunks; ++c)
-      passes_.emplace_back(shape, ChunkPlace{stage, c}, chunks.of(shape, {stage, c}));
-    for (const Action& action : stage_actions(shape, stage))
-      steps_.push_back(&passes_[static_cast<std::size_t>(action.chunk)].of(action));
-    rest(ChunkSection::kTiedSum);
-    rest(ChunkSection::kUpdate);
+  void of(const PipelineShape& shape) {
+    if (shape == shape_) return;
+    shape_ = shape;
+    orders_.clear();
+    for (std::int32_t s = 0; s < shape.stages; ++s) orders_.push_back(order_of(shape, s));
   }
 
-  MemoryLevel most() const {
+  MemoryLevel fullest(std::int32_t stage, Chunks& chunks, Bytes message_bytes) {
+    const StageOrder& order = orders_[static_cast<std::size_t>(stage)];
+    changes_.resize(static_cast<std::size_t>(shape_.chunks) * kCodes);
+    for (const std::uint16_t step : order.distinct) {
+      const ChunkPlace at{stage, static_cast<std::int32_t>(step / kCodes)};
+      changes_[step] = {change_of(shape_, at, chunks.of(shape_, at), step % kCodes), 0};
+    }
     Bytes now = 0, most = 0;
     std::size_t fullest = 0;
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      if (now + steps_[i]->most.bytes > most) {
-        most = now + steps_[i]->most.bytes;
+    for (std::size_t i = 0; i < order.steps.size(); ++i) {
+      const MemoryChange& change = changes_[order.steps[i]].change;
+      if (now + change.most.bytes > most) {
+        most = now + change.most.bytes;
         fullest = i;
       }
-      now += steps_[i]->net.bytes;
+      now += change.net.bytes;
     }
-    MemoryLevel level = held_;
-    for (std::size_t i = 0; i < fullest; ++i) level.add(steps_[i]->net);
-    level.add(steps_[fullest]->most);
+    for (std::size_t i = 0; i < fullest; ++i) ++changes_[order.steps[i]].times;
+    MemoryLevel level = held(stage, chunks, message_bytes);
+    for (const std::uint16_t step : order.distinct)
+      level.add(changes_[step].change.net, changes_[step].times);
+    level.add(changes_[order.steps[fullest]].change.most);
     return level;
   }
 
  private:
-  void hold(const PersistentTensor& tensor) {
-    Bytes more = tensor.bytes;
-    if (tensor.kind == Persistent::kWorkspace) {
-      more = std::max<Bytes>(0, tensor.bytes - workspace_bytes_);  // chunks share it
-      workspace_bytes_ += more;
+  struct Step {
+    MemoryChange change;
+    std::int64_t times = 0;  // before the stage is at its fullest
+  };
+
+  /// For the whole step.
+  MemoryLevel held(std::int32_t stage, Chunks& chunks, Bytes message_bytes) const {
+    MemoryLevel held;
+    Bytes workspace_bytes = 0;
+    for (std::int32_t c = 0; c < shape_.chunks; ++c) {
+      for (const PersistentTensor& tensor : chunks.of(shape_, {stage, c}).schedule().persistent) {
+        Bytes more = tensor.bytes;
+        if (tensor.kind == Persistent::kWorkspace) {
+          more = std::max<Bytes>(0, tensor.bytes - workspace_bytes);  // chunks share it
+          workspace_bytes += more;
+        }
+        held.add(tensor.category(), more);
+      }
     }
-    held_.add(tensor.category(), more);
+    // Buffers of what arrives beside the tensor that is computed with.
+    held.add(MemoryCategory::kWorkspace,
+             message_bytes * (shape_.interleaves() ? shape_.stages : 2));
+    return held;
   }
 
-  MemoryLevel held_;
-  std::deque<PassesOfChunk> passes_;
-  std::vector<const MemoryChange*> steps_;
-  Bytes workspace_bytes_ = 0;
+  PipelineShape shape_{.stages = 0};
+  std::vector<StageOrder> orders_;
+  std::vector<Step> changes_;
 };
-
-}  // namespace
 
 StageMemory::StageMemory(const Model& model, const profiles::Profile& profile,
                          ProgramCache& programs)
-    : model_(model), profile_(profile), programs_(programs), chunks_(std::make_unique<Chunks>()) {}
+    : model_(model),
+      profile_(profile),
+      programs_(programs),
+      chunks_(std::make_unique<Chunks>()),
+      steps_(std::make_unique<Steps>()) {}
 StageMemory::~StageMemory() = default;
 
 MemoryLevel static_level(const Schedule& schedule, MemoryLevel level) {
@@ -170,8 +202,8 @@ MemoryLevel static_level(const Schedule& schedule, MemoryLevel level) {
 
 std::vector<MemoryLevel> StageMemory::least_levels(const Plan& plan,
                                                    const std::vector<ChunkContent>& parts,
-                                                   Stages which) {
-  return parts.size() > 1 ? levels_of_passes(plan, parts, which) : levels(plan, parts);
+                                                   Stages which, Bytes most) {
+  return parts.size() > 1 ? levels_of_passes(plan, parts, which, most) : levels(plan, parts);
 }
 
 std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
@@ -185,7 +217,7 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
     }
     return levels;
   }
-  if (parts.size() > 1) return levels_of_passes(plan, parts, Stages::kAll);
+  if (parts.size() > 1) return levels_of_passes(plan, parts, Stages::kAll, kUnlimited);
   scratch_.stages.resize(1);
   Schedule& schedule = scratch_.stages.front();
   lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs_.memory_at(plan),
@@ -195,7 +227,7 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
 
 std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
                                                        const std::vector<ChunkContent>& parts,
-                                                       Stages which) {
+                                                       Stages which, Bytes most) {
   const PipelineShape shape = shortened(pipeline_shape(asked));
   const Plan plan = plan_of_chunk(asked, shape);
   // Where weight gradients are put off their operands say what stays for them.
@@ -208,9 +240,11 @@ std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
   // Static memory has slots for messages that are under way, which are alive then.
   const bool has_slots = profile_.stack.memory == MemoryManager::kStatic;
   const Bytes message_bytes = has_slots ? 0 : programs.bytes_of(Tensor::kX);
+  steps_->of(shape);
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     if (skips && chunks_->repeats(shape, s)) continue;
-    stages.push_back(StageSteps(shape, s, *chunks_, message_bytes).most());
+    stages.push_back(steps_->fullest(s, *chunks_, message_bytes));
+    if (stages.back().bytes > most) break;
   }
   return stages;
 }
@@ -251,17 +285,19 @@ namespace {
 
 MemoryChange change_of(const Schedule& schedule, const Section& section, PassPart part) {
   MemoryChange change;
-  std::vector<MemoryAction> actions;
+  std::vector<MemoryAction> of_part;
   for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
     const Block& block = schedule.blocks[b];
-    const BlockPart here(schedule, block, part);
-    actions.clear();
-    for (std::uint32_t i = 0; i < block.action_count; ++i)
-      here.add_to(actions, schedule.memory[block.first_action + i]);
+    std::span<const MemoryAction> actions(schedule.memory.data() + block.first_action,
+                                          block.action_count);
     if (part != PassPart::kAll) {
+      const BlockPart here(schedule, block, part);
+      of_part.clear();
+      for (const MemoryAction& action : actions) here.add_to(of_part, action);
       std::stable_sort(
-          actions.begin(), actions.end(),
+          of_part.begin(), of_part.end(),
           [](const MemoryAction& one, const MemoryAction& other) { return one.op < other.op; });
+      actions = of_part;
     }
     const auto look = [&change] {
       if (change.net.bytes > change.most.bytes) change.most = change.net;

@@ -31,20 +31,22 @@ class StageMemory {
   ~StageMemory();
 
   enum class Stages : std::uint8_t { kAll, kFullest };
+  static constexpr Bytes kUnlimited = std::numeric_limits<Bytes>::max();
   /// By stage; `parts` are those of partition_layers(). Where memory is static, all that a rank
   /// allocates, up to the first stage that takes more than `most`.
   std::vector<MemoryLevel> levels(const Plan& plan, const std::vector<ChunkContent>& parts,
-                                  Bytes most = std::numeric_limits<Bytes>::max());
+                                  Bytes most = kUnlimited);
   /// No more than that, of all stages or of some among which the fullest is: of a pipeline what is
-  /// alive at once, wherever that lies.
+  /// alive at once, wherever that lies, up to the first stage where that is more than `most`.
   std::vector<MemoryLevel> least_levels(const Plan& plan, const std::vector<ChunkContent>& parts,
-                                        Stages which);
+                                        Stages which, Bytes most = kUnlimited);
   /// Of the fullest stage, what outlives operations for certain.
   Bytes held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 
  private:
   std::vector<MemoryLevel> levels_of_passes(const Plan& plan,
-                                            const std::vector<ChunkContent>& parts, Stages which);
+                                            const std::vector<ChunkContent>& parts, Stages which,
+                                            Bytes most);
   Bytes fullest_held_bytes(const Plan& plan, const std::vector<ChunkContent>& parts);
 
   struct Held {
@@ -52,10 +54,12 @@ class StageMemory {
     Bytes bytes = 0;
   };
   class Chunks;
+  class Steps;
   const Model& model_;
   const profiles::Profile& profile_;
   ProgramCache& programs_;
   std::unique_ptr<Chunks> chunks_;
+  std::unique_ptr<Steps> steps_;
   StepProgram scratch_;
   std::optional<Held> held_;  // of the last plan, whatever it recomputes
 };
