@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "cli/bill_of_materials.h"
 #include "cli/build_info.h"
 #include "cli/flags/command_line.h"
 #include "cli/mcp/server.h"
@@ -147,14 +146,6 @@ void refuse_absent(int argc, const char* const* argv,
   }
 }
 
-/// `--version --json` is a question of its own, so that no verb takes a --json that it has not.
-bool asks_for_bill_of_materials(int argc, const char* const* argv) {
-  constexpr std::string_view kVersion = "--version", kJson = "--json";
-  if (argc != 3) return false;
-  const std::string_view first = argv[1], second = argv[2];
-  return (first == kVersion && second == kJson) || (first == kJson && second == kVersion);
-}
-
 /// Where memory ends in a destructor, as it may in one of JSON documents, nothing can be caught.
 [[noreturn]] void end_without_catch() noexcept {
   try {
@@ -200,10 +191,6 @@ std::vector<const char*> as_flag(int argc, const char* const* argv,
 ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs,
                        const std::vector<std::string>& absent, ColorMode& color) {
-  if (asks_for_bill_of_materials(argc, argv)) {
-    fmt::print(results(), "{}", bill_of_materials(build_info()));
-    return flushed(ExitCode::kDone);
-  }
   refuse_absent(argc, argv, verbs, absent);
   restrict_to_root();
   CommandLine line("shardwright",

@@ -261,10 +261,8 @@ CommandLine::CommandLine(const std::string& program, const std::string& descript
 CommandLine::~CommandLine() = default;
 
 void CommandLine::set_version(std::function<std::string()> text) {
-  app_->set_version_flag(
-      "--version", std::move(text),
-      "Print the versions of what was compiled in and found, and exit; with --json "
-      "as a bill of materials (CycloneDX)");
+  app_->set_version_flag("--version", std::move(text),
+                         "Print the versions of what was compiled in and found, and exit");
 }
 
 Command CommandLine::add_verb(const std::string& name, const std::string& summary) {

@@ -25,7 +25,6 @@ constexpr std::array kVerbs = {
     Entry{"calibrate", make_calibrate_verb},
     Entry{"anchor", make_anchor_verb},
     Entry{"validate", make_validate_verb},
-    Entry{"profile", SHARDWRIGHT_BEYOND_PLANNING(make_profile_verb)},
     Entry{"inspect", make_inspect_verb},
     Entry{"export", make_export_verb},
     Entry{"kit", make_kit_verb},

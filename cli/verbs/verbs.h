@@ -37,7 +37,6 @@ std::unique_ptr<Verb> make_measure_verb();
 std::unique_ptr<Verb> make_calibrate_verb();
 std::unique_ptr<Verb> make_anchor_verb();
 std::unique_ptr<Verb> make_validate_verb();
-std::unique_ptr<Verb> make_profile_verb();
 std::unique_ptr<Verb> make_inspect_verb();
 std::unique_ptr<Verb> make_export_verb();
 std::unique_ptr<Verb> make_report_verb();

@@ -6,14 +6,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
 
-#include "cli/bill_of_materials.h"
+#include "cli/build_info.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "tests/support/not_empty.h"
@@ -152,80 +150,10 @@ TEST(Program, VersionNamesWhatItWasBuiltWith) {
   }
 }
 
-TEST(Program, VersionAsJsonIsABillOfMaterials) {
-  const ProgramResult result = shardwright_run({"--version", "--json"});
-  EXPECT_EQ(result.exit_code, 0);
-  const auto document = nlohmann::json::parse(result.out);
-  EXPECT_EQ(document.at("bomFormat"), "CycloneDX");
-  EXPECT_EQ(document.at("specVersion"), "1.5");
-  EXPECT_EQ(document.at("metadata").at("component").at("licenses").at(0).at("license").at("id"),
-            "Apache-2.0");
-  const std::string plain = shardwright_run({"--version"}).out;
-  std::vector<std::string> references;
-  std::vector<std::string> packages;
-  for (const auto& library : not_empty(document.at("components"))) {
-    const std::string version = library.at("version");
-    const std::string purl = library.at("purl");
-    if (purl.starts_with("pkg:deb/")) {
-      packages.push_back(library.at("name"));
-      references.push_back(purl);
-      EXPECT_THAT(purl,
-                  ::testing::MatchesRegex("pkg:deb/[a-z]+/[^?]+@[^?]+[?]arch=[^&]+&upstream=[^&]+&"
-                                          "distro=[a-z]+-[0-9.]+"));
-      continue;
-    }
-    EXPECT_THAT(plain, HasSubstr(library.at("name").get<std::string>()));
-    EXPECT_THAT(plain, HasSubstr(" " + version + "\n"));
-    EXPECT_EQ(library.at("licenses").size(), 1U);
-    references.push_back(library.at("bom-ref"));
-    EXPECT_THAT(references.back(), ::testing::EndsWith("@" + version));
-  }
-  EXPECT_THAT(references, ::testing::Contains(::testing::StartsWith("pkg:github/fmtlib/fmt@")));
-  EXPECT_THAT(document.at("serialNumber").get<std::string>(),
-              ::testing::MatchesRegex("urn:uuid:[0-9a-f-]+"));
-  EXPECT_THAT(document.at("metadata").at("timestamp").get<std::string>(),
-              ::testing::MatchesRegex("20[0-9-]+T[0-9:]+Z"));
-  // As the distribution's advisories name them, with what they load in turn.
-  const std::vector<LinkedPackage> known = build_info().packages;
-  EXPECT_EQ(packages.size(), known.size());
-  if (!known.empty() && !build_info().self_contained) {
-    EXPECT_THAT(packages, ::testing::Contains(::testing::StartsWith("libstdc++")));
-    EXPECT_THAT(packages, ::testing::Contains("libc6"));
-  }
-  // The standard's version is no version of a library.
+TEST(Program, TheVersionOfAStandardIsNoVersionOfALibrary) {
   for (const LibraryVersion& library : build_info().libraries) {
     EXPECT_TRUE(library.name != "MPI" || library.version.empty()) << library.version;
   }
-  EXPECT_EQ(document.at("dependencies").at(0).at("dependsOn"), references);
-  EXPECT_EQ(shardwright_run({"--json", "--version"}).out, result.out);
-}
-
-TEST(Program, EveryLibraryOfTheBuildHasALicence) {
-  BuildInfo build = build_info();
-  for (LibraryVersion& library : build.libraries) library.version = "1.0";
-  EXPECT_EQ(nlohmann::json::parse(bill_of_materials(build)).at("components").size(),
-            build.libraries.size() + build.packages.size());
-}
-
-TEST(Program, TheBillSaysWhatIsCompiledIn) {
-  const auto linked = [](bool self_contained) {
-    BuildInfo build = build_info();
-    build.self_contained = self_contained;
-    for (LibraryVersion& library : build.libraries) library.version = "1.0";
-    std::map<std::string, std::string> result;
-    const auto document = nlohmann::json::parse(bill_of_materials(build));
-    for (const auto& library : document.at("components")) {
-      result[library.at("name")] = library.at("properties").at(0).at("value");
-    }
-    return result;
-  };
-  const auto shared = linked(false), alone = linked(true);
-  for (const char* name : {"fmt", "yaml-cpp", "zlib", "SQLite", "Boost"}) {
-    EXPECT_EQ(shared.at(name), "shared") << name;
-    EXPECT_EQ(alone.at(name), "compiled in") << name;
-  }
-  EXPECT_EQ(alone.at("Eigen"), "headers only");
-  EXPECT_EQ(alone.at("NCCL"), "shared");
 }
 
 TEST(Program, ColorsObeyTheFlagThenNoColor) {

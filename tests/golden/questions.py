@@ -466,8 +466,6 @@ def texts():
         plan.changed  shardwright tune @ --stack native --threads 1 --out p.json >/dev/null; shardwright predict --plan p.json --gpus 32
         fix           shardwright export @ --format accelerate --out a.yaml 2>/dev/null; shardwright import-config a.yaml @ --micro-batch 16 --fix
         memory        echo '{out_of_memory}' >oom.log; shardwright import-memory oom.log @ --micro-batch 4 --strategy fsdp2
-        profile.diff  shardwright profile diff dgx-h100 dgx-h200
-        profile.own   shardwright profile validate profiles/data/clusters/dgx-h100.json
         anchor        shardwright anchor @ --strategy fsdp2 --step-time 1.1
         run.settings  shardwright run --model profiles/data/examples/tiny-llama.json --data synthetic --device host --threads 1 --show-settings
         kit           shardwright kit @ --strategy fsdp2 --out kit; cat kit/job.sbatch kit/env.sh kit/skypilot.yaml""")

@@ -85,7 +85,7 @@ def test_settings_of_a_trainer(program, tmp_path, name, text):
 
 def test_every_verb_of_the_program_is_a_function(program):
     for verb in re.findall(r"^  ([a-z][a-z-]*)  ", program.run("--help")[1].split("Verbs:")[1], re.M):
-        if verb not in ("run", "compare", "measure", "doctor", "profile"):  # not in a planner
+        if verb not in ("run", "compare", "measure", "doctor"):  # not in a planner
             assert callable(getattr(shardwright, verb.replace("-", "_"))), verb
 
 
