@@ -135,13 +135,14 @@ StackFile read_stack(const DataFile& file, int depth) {
   result.stack.id = file.id;
   result.stack.family =
       file.json->root().optional<std::string>("family", base ? result.stack.family : file.id);
+  result.stack.offered = file.json->root().optional<bool>("offered", true);
   result.software = file.json->root().optional<std::string>("software", "");
   if (!file.description.empty()) result.stack.description = file.description;
   FieldList fields;
   describe(fields, result.stack);
   read_fields(file.json->root(), fields,
-              {"schema", "id", "description", "base", "software", "family"}, base.has_value(),
-              result.origins);
+              {"schema", "id", "description", "base", "software", "family", "offered"},
+              base.has_value(), result.origins);
   return result;
 }
 

@@ -257,6 +257,7 @@ struct Stack {
   std::string id;
   std::string family;  // the stack that this one is an preset of, or its own id
   std::string description;
+  bool offered = true;  // false: nobody can install it any more; it serves published runs
   MemoryManager memory = MemoryManager::kCachingAllocator;
   std::vector<std::string> strategies;  // that it has; empty: those of its kind of memory
   AllocatorSettings allocator;

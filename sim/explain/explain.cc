@@ -168,7 +168,7 @@ void try_software(Trials& trials, const Plan& plan, const Gpu& gpu) {
   for (const std::string& name : profiles::shipped_names(profiles::DataKind::kStack)) {
     if (name == plan.stack) continue;
     const Stack stack = profiles::load_stack(name).stack;
-    if (stack.family != name) continue;  // an preset of one that is tried
+    if (stack.family != name || !stack.offered) continue;
     const bool never_ran = name == "native" && !gpu.is_processor();
     trials.profile(
         ChangeKind::kSoftware, fmt::format("the framework {}", name),

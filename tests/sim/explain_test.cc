@@ -81,6 +81,18 @@ TEST(Explain, FindsCommunicationAndWhatHelpsAgainstIt) {
   EXPECT_LT(find(explanation, "GEMMs")->gain, find(explanation, "twice the NIC bandwidth")->gain);
 }
 
+TEST(Explain, OffersNoSoftwareThatNobodyCanInstall) {
+  Predictor predictor(llama_like(32), profiles::load_profile("dgx-h100", "megatron-core"));
+  Plan plan = plan_on(64, 0);
+  plan.stack = "megatron-core";
+  plan.strategy = Strategy::kDistributedOptimizer;
+  plan.parallel.tp = 2;
+  const Explanation explanation = explain(predictor, plan);
+  EXPECT_NE(find(explanation, "the framework maxtext"), nullptr);
+  EXPECT_EQ(find(explanation, "the framework paxml"), nullptr);
+  EXPECT_EQ(find(explanation, "the framework megatron-lm-2021"), nullptr);
+}
+
 TEST(Explain, RanksByTokensPerSecond) {
   const Explanation explanation = explain_on_slow_network(plan_on(64, 4));
   EXPECT_GT(explanation.changes.size(), 10U);
