@@ -20,7 +20,7 @@
 #include "cli/streams.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "profiles/cost_fields.h"
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "sim/core/base/error.h"

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "sim/core/base/words.h"

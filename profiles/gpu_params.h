@@ -88,7 +88,7 @@ struct AttentionParams {
   double noncausal_factor = 1.08;  ///< R of a full mask over R of a causal one
 };
 
-/// Memory-bound kernels: t1 + bytes / rate (sim/cost/memory_cost.h).
+/// Memory-bound kernels: t1 + bytes / rate (sim/cost/op_cost.h).
 struct MemoryParams {
   double t1_s = 2e-6;               ///< launch gap and ramp
   double stream_efficiency = 0.85;  ///< of HBM bandwidth: copy, add, fused element-wise, optimizer

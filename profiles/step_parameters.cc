@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 

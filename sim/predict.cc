@@ -26,9 +26,8 @@
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/pipeline/stage_timeline.h"
 #include "sim/pipeline/step_program.h"
+#include "sim/program/layer_program.h"
 #include "sim/program/low_precision.h"
-#include "sim/program/program_cache.h"
-#include "sim/uncertainty/extrapolation.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/words.h"

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "cli/embed/shardwright.h"
-#include "profiles/batch_laws.h"
 #include "profiles/cost_fields.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
@@ -23,7 +22,7 @@
 #include "sim/cost/attention_cost.h"
 #include "sim/cost/collectives.h"
 #include "sim/score/kernel_scores.h"
-#include "sim/uncertainty/extrapolation.h"
+#include "sim/uncertainty/intervals.h"
 #include "tuner/runs/run_cost.h"
 #include "tuner/runs/whole_run.h"
 

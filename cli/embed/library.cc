@@ -6,7 +6,7 @@
 #include "cli/child.h"
 #include "cli/embed/shardwright.h"
 #include "cli/embed/verb_call.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 
 #define SHARDWRIGHT_EXPORTED extern "C" __attribute__((visibility("default")))
 

@@ -18,7 +18,7 @@
 #include "cli/render/text/table.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/words.h"
 #include "sim/core/hf/config.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "exec/comm/launch_environment.h"
-#include "sim/core/trace_identity.h"
+#include "sim/core/chrome_trace.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {

@@ -15,9 +15,9 @@
 #include "exec/device.h"
 #include "exec/executor.h"
 #include "exec/host/host_device.h"
+#include "sim/core/chrome_trace.h"
 #include "sim/core/plan.h"
 #include "sim/core/product_choices.h"
-#include "sim/core/trace_identity.h"
 
 namespace shardwright::cli {
 

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/csv.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"

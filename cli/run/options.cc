@@ -17,7 +17,7 @@
 #include "exec/cuda/attention.h"
 #endif
 #include "exec/fp8_products.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/hf/config.h"

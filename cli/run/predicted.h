@@ -12,7 +12,7 @@
 #include "profiles/cluster_file.h"
 #include "sim/core/schedule.h"
 #include "sim/cost/attention_cost.h"
-#include "sim/trace/utilisation.h"
+#include "sim/trace/step_summary.h"
 
 namespace shardwright::cli {
 

@@ -11,7 +11,7 @@
 #include "cli/render/text/terminal.h"
 #include "cli/run/ranks.h"
 #include "exec/train/trainer.h"
-#include "sim/trace/utilisation.h"
+#include "sim/trace/step_summary.h"
 
 namespace shardwright::cli {
 

@@ -23,7 +23,7 @@
 #include "cli/text.h"
 #include "exec/comm/sha256.h"
 #include "exec/train/data/mapped_file.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"

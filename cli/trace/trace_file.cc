@@ -8,9 +8,8 @@
 #include "cli/streams.h"
 #include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/trace_identity.h"
 #include "sim/predict.h"
-#include "sim/trace/predicted_step.h"
+#include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli {
 

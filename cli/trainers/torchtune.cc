@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cli/trainers/fine_tuning.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 #include "sim/core/hf/config.h"

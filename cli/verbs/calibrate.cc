@@ -9,7 +9,7 @@
 #include "cli/flags/plan_flags.h"
 #include "cli/render/measured/calibration.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/calibration_files.h"
 #include "sim/calibrate/stack_from_trace.h"

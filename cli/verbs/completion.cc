@@ -6,7 +6,6 @@
 
 #include "cli/flags/completion_script.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/parse_number.h"

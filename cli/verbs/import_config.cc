@@ -21,7 +21,7 @@
 #include "cli/text.h"
 #include "cli/verbs/outward.h"
 #include "profiles/cluster_file.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"

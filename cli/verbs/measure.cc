@@ -17,7 +17,7 @@
 #include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/calibrate/calibration_files.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/atomic_file.h"

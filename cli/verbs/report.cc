@@ -18,7 +18,6 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/plan_json.h"
 #include "sim/explain/explain.h"
-#include "sim/trace/predicted_step.h"
 #include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli {

@@ -30,7 +30,6 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/trace_identity.h"
 #include "sim/job.h"
 #include "sim/trace/observations.h"
 

@@ -14,7 +14,7 @@
 #include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/ledger_profile.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/hf/config.h"

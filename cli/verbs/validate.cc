@@ -11,7 +11,7 @@
 #include "cli/render/scores/validation.h"
 #include "cli/render/text/terminal.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/uncertainty/uncertainty.h"

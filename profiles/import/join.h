@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "profiles/import/range_walk.h"
+#include "profiles/import/observe.h"
 #include "profiles/import/trace_tables.h"
 #include "profiles/observation.h"
 

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "profiles/ledger/ledger_profile.h"
 #include "sim/core/base/error.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/prices/energy.h"
 #include "profiles/release_date.h"
 #include "sim/core/base/json_file.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/portable_math.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/portable_math.h"
 

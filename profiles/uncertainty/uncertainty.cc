@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"

@@ -3,7 +3,7 @@
 // profiles/data/fitted/residuals.json.
 //
 // Written by `python3 -m profiles.research steps` from the published runs, each predicted by
-// constants that were fitted without it. sim/uncertainty/extrapolation.h compares a prediction's
+// constants that were fitted without it. sim/uncertainty/intervals.h compares a prediction's
 // inputs with what was seen, sim/score/leave_one_out.h shows what the runs were off by.
 #pragma once
 
@@ -167,7 +167,7 @@ struct ModelParallelUncertainty {
   const ModelParallelRuns* runs_of(const std::string& stack) const;
 
   /// One sentence for each input outside, as of plans that divide only data
-  /// (sim/uncertainty/extrapolation.h).
+  /// (sim/uncertainty/intervals.h).
   std::vector<std::string> extrapolations(const std::string& stack, const std::string& gpu,
                                           std::int64_t gpus_of_plan) const;
 };

@@ -19,7 +19,7 @@
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/units.h"
-#include "sim/program/program_cache.h"
+#include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
 

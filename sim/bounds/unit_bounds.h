@@ -17,7 +17,6 @@
 #include "sim/cost/cost.h"
 #include "sim/engine/engine.h"
 #include "sim/program/layer_program.h"
-#include "sim/program/program_cache.h"
 #include "sim/program/stages.h"
 #include "sim/strategies/lower.h"
 

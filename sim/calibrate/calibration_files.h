@@ -18,9 +18,9 @@
 #include "profiles/profile.h"
 #include "sim/calibrate/calibrate.h"
 #include "sim/calibrate/next_measurement.h"
+#include "sim/core/chrome_trace.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
-#include "sim/core/trace_identity.h"
 
 namespace shardwright::sim {
 

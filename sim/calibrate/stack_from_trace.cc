@@ -16,7 +16,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"
 #include "sim/core/base/parse_number.h"
-#include "sim/cost/memory_cost.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::sim {
 

@@ -10,7 +10,7 @@
 #include "sim/core/base/check.h"
 #include "sim/core/cluster.h"
 #include "sim/cost/cost.h"
-#include "sim/cost/to_ns.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::sim {
 

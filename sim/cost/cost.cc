@@ -9,7 +9,6 @@
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/cost/op_cost.h"
-#include "sim/cost/to_ns.h"
 
 namespace shardwright::sim {
 

@@ -1,14 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cost/op_cost.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "sim/core/base/error.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/cost.h"
 #include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
+
+double memory_time_s(const profiles::MemoryParams& params, const profiles::GpuRates& gpu,
+                     double bytes, double efficiency, const TakenBandwidth& taken) {
+  if (bytes <= 0) return 0;
+  const double full = gpu.hbm_bytes_per_s * params.stream_efficiency;
+  const double rate =
+      std::max(full - taken.bytes_per_s, taken.least_share_left * full) * efficiency;
+  double resident = 0;
+  if (gpu.l2_bytes > 0) resident = std::max(0.0, 1 - bytes / gpu.l2_bytes);
+  // Growing in `bytes` for every speed-up: d/dy [y (1 - q (1 - y))] = 1 - q + 2 q y > 0.
+  return params.t1_s + bytes / rate * (1 - (1 - 1 / params.l2_speedup) * resident);
+}
 
 namespace {
 
@@ -412,6 +427,13 @@ double OpCosts::with_collective_s(const Op& op, double gemm_s) {
   sharing.channels = tensor.overlap_sms;
   const double slowed = kernel_s(op, sharing);
   return std::max(slowed + together / splits, slowed / splits + together) + (splits - 1) * gap;
+}
+
+void refuse_duration(const char* what, double seconds) {
+  throw Error(
+      fmt::format("{} would take {:.3g} s: a rate or an efficiency of the cluster, the stack "
+                  "or --set is too low, expected those of a machine",
+                  what, seconds));
 }
 
 }  // namespace shardwright::sim

@@ -10,19 +10,40 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <unordered_map>
 
+#include "profiles/gpu_params.h"
 #include "profiles/profile.h"
 #include "sim/core/attention_form.h"
 #include "sim/core/layout.h"
 #include "sim/core/schedule.h"
+#include "sim/core/units.h"
 #include "sim/cost/attention_cost.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/gemm_cost.h"
-#include "sim/cost/memory_cost.h"
 
 namespace shardwright::sim {
+
+// Time of a memory-bound kernel: t1 + bytes / (share of HBM bandwidth).
+//
+// Streaming kernels reach 0.8-0.9 of the data-sheet bandwidth; each framework's kernel reaches its
+// own share of that (`efficiency`). What fits in L2 is faster: the share of the speed-up falls
+// linearly to zero as the footprint grows to the size of L2. Left out: launch gaps of the host,
+// access patterns (they belong in `efficiency`).
+
+/// What traffic beside a kernel takes of the streaming bandwidth, and the share that is left in any
+/// case.
+struct TakenBandwidth {
+  double bytes_per_s = 0;
+  double least_share_left = 1;
+};
+
+/// Seconds for a kernel that moves `bytes` to or from memory. `efficiency` is relative to
+/// params.stream_efficiency. No bytes, no time. Never falls when bytes grow.
+double memory_time_s(const profiles::MemoryParams& params, const profiles::GpuRates& gpu,
+                     double bytes, double efficiency = 1, const TakenBandwidth& taken = {});
 
 // The time of one kernel on a profile, alone or beside a collective: which formula applies to an
 // operation's work, and with what of the profile.
@@ -238,6 +259,23 @@ inline double with_result_traffic(const KernelCosts& costs, const Work& work, do
   }
   const double least = costs.gemm.t0_s + static_cast<double>(work.bytes) / hbm;
   return std::max(seconds, work.kernels * least);
+}
+
+// Costs are real seconds; timelines count whole nanoseconds.
+
+/// No kernel or transfer of a step takes ten days.
+inline constexpr double kLongestOperation_s = 10 * 24 * 3600;
+/// A century, beyond which sums of nanoseconds would end.
+inline constexpr double kLongestStep_s = 100.0 * 365 * 24 * 3600;
+
+/// Throws Error: `what` would take `seconds`.
+[[noreturn]] void refuse_duration(const char* what, double seconds);
+
+/// Throws Error for what is longer than kLongestOperation_s or no number, as of a rate that no
+/// machine has.
+inline Nanoseconds to_ns(double seconds) {
+  if (!(seconds <= kLongestOperation_s)) refuse_duration("one operation of the step", seconds);
+  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
 }
 
 }  // namespace shardwright::sim

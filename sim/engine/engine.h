@@ -100,7 +100,7 @@ class Engine {
   const std::vector<Nanoseconds>& issue_ns() const;
 
  private:
-  class Impl;  // sim/engine/engine_impl.h
+  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 

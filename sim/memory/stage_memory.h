@@ -14,7 +14,7 @@
 #include "profiles/profile.h"
 #include "sim/memory/memory.h"
 #include "sim/pipeline/step_program.h"
-#include "sim/program/program_cache.h"
+#include "sim/program/layer_program.h"
 #include "sim/program/stages.h"
 #include "sim/strategies/lower.h"
 

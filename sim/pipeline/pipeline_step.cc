@@ -6,7 +6,7 @@
 
 #include "sim/core/base/numbers.h"
 #include "sim/core/strategy.h"
-#include "sim/cost/to_ns.h"
+#include "sim/cost/op_cost.h"
 #include "sim/program/program_writer.h"
 
 namespace shardwright::sim {

@@ -22,7 +22,7 @@
 #include "sim/pipeline/chunk_times.h"
 #include "sim/pipeline/joint_stages.h"
 #include "sim/pipeline/recurrence.h"
-#include "sim/program/program_cache.h"
+#include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
 

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "sim/core/base/check.h"
-#include "sim/cost/to_ns.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::sim {
 namespace {

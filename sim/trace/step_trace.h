@@ -30,10 +30,10 @@
 #include <utility>
 #include <vector>
 
+#include "sim/core/chrome_trace.h"
 #include "sim/core/model.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
-#include "sim/core/trace_identity.h"
 
 namespace shardwright::sim {
 

@@ -8,7 +8,7 @@
 #include "sim/cost/attention_cost.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/gemm_cost.h"
-#include "sim/cost/memory_cost.h"
+#include "sim/cost/op_cost.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "sim/bounds/bounds.h"
 #include "sim/core/hf/config.h"

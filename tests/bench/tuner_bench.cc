@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "tuner/search/search.h"
 #include "tuner/size/offers.h"

@@ -19,7 +19,7 @@
 #include "cli/embed/verb_call.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/prediction.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
 #include "sim/core/base/error.h"
 #include "sim/predict.h"

@@ -15,7 +15,7 @@
 #include "cli/export/settings.h"
 #include "cli/machine/program_path.h"
 #include "cli/render/measured/trainer_file.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/features.h"
 #include "sim/core/hf/config.h"

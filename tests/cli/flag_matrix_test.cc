@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cli/embed/verb_call.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"

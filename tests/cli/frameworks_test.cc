@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "cli/text.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "tests/cli/plain_text.h"

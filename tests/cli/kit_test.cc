@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
 #include "tests/support/files.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
 #include "tests/support/not_empty.h"

@@ -9,7 +9,7 @@
 #include <regex>
 
 #include "cli/export/settings.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/program/low_precision.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"

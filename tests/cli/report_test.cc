@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/text/quantity.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
-#include "sim/trace/predicted_step.h"
+#include "sim/trace/trace_comparison.h"
 #include "tests/support/answer_page.h"
 #include "tests/support/files.h"
 #include "tests/support/run_program.h"

@@ -12,7 +12,7 @@
 #include "cli/config/imported.h"
 #include "cli/config/setting.h"
 #include "cli/export/settings.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"

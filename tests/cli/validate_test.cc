@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"

@@ -2,7 +2,7 @@
 // Prints the predicted step time of a plan, as the program would.
 #include <cstdio>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "sim/core/hf/config.h"
 #include "sim/predict.h"

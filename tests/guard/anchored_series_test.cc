@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
 #include "sim/calibrate/anchor.h"
 

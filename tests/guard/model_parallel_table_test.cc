@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/csv.h"
 #include "sim/score/validation.h"

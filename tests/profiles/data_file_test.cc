@@ -16,7 +16,6 @@
 #include <string>
 
 #include "profiles/cluster_file.h"
-#include "profiles/data_dir.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"

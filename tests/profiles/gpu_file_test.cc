@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/gpu_cost.h"
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"

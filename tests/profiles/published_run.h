@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
 
 namespace shardwright::profiles {

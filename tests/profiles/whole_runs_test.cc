@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <map>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/operations.h"
 #include "profiles/uncertainty/production.h"
 #include "sim/core/base/error.h"

@@ -15,7 +15,7 @@
 #include <numbers>
 #include <random>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 

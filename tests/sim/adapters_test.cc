@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/cost/gemm_cost.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/error.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "sim/bounds/bounds.h"
 #include "sim/core/base/error.h"

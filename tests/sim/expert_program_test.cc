@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "profiles/cluster_file.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "profiles/gpu_cost.h"
-#include "sim/cost/memory_cost.h"
+#include "sim/cost/op_cost.h"
 
 namespace shardwright::sim {
 

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/profile.h"
 #include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"

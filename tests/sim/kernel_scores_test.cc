@@ -10,7 +10,6 @@
 #include <string>
 
 #include "profiles/cluster_file.h"
-#include "profiles/data_dir.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/error.h"

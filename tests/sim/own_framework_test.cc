@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "profiles/cluster_file.h"
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/stack_file.h"

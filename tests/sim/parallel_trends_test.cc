@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"

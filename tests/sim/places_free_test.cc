@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"

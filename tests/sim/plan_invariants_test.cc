@@ -13,7 +13,7 @@
 #include <tuple>
 #include <utility>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/memory/memory.h"

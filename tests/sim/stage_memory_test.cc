@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/memory/memory.h"
 #include "tests/sim/activation_formulas.h"

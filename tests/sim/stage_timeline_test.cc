@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"
@@ -18,7 +18,6 @@
 #include "sim/cost/cost.h"
 #include "sim/explain/explain.h"
 #include "sim/trace/observations.h"
-#include "sim/trace/predicted_step.h"
 #include "sim/trace/step_summary.h"
 #include "sim/trace/step_trace.h"
 #include "sim/trace/trace_comparison.h"

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/explain/step_parts.h"
-
 #include <gtest/gtest.h>
 
 #include "sim/cost/cost.h"
+#include "sim/explain/explain.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "tests/support/not_empty.h"

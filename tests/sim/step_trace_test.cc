@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
@@ -18,8 +18,8 @@
 #include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/observations.h"
+#include "sim/trace/step_summary.h"
 #include "sim/trace/trace_comparison.h"
-#include "sim/trace/utilisation.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"

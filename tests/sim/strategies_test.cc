@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "sim/core/placement.h"
-#include "sim/cost/to_ns.h"
+#include "sim/cost/op_cost.h"
 #include "sim/pipeline/completes.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/pipeline/step_program.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <random>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/trace/observations.h"
 #include "tests/support/files.h"

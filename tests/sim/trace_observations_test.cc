@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/units.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/parameter_name.h"
 #include "tests/tuner/every_plan.h"

@@ -13,7 +13,7 @@
 #include <set>
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/bounds/bounds.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/model.h"
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/ledger/whole_runs.h"
 #include "profiles/operations.h"
 #include "sim/core/base/error.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
 #include "tuner/size/sizing_choice.h"

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/operations.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <string>
 
-#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"

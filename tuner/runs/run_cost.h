@@ -24,7 +24,6 @@
 #include <string>
 #include <vector>
 
-#include "profiles/batch_laws.h"
 #include "profiles/ledger/whole_runs.h"
 #include "profiles/operations.h"
 #include "profiles/prices/price.h"
@@ -157,7 +156,7 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
 //
 // Later measurements find that it grows with the tokens alone, B_crit = c D^e (Zhang et al.,
 // arXiv:2410.21676; Bergsma et al., arXiv:2505.13738). Which law ships is decided by the batches of
-// published trainings (profiles/batch_laws.h). All of them come from small
+// published trainings (profiles/operations.h). All of them come from small
 // models: they warn, and they bound what is chosen unasked.
 
 /// More tokens than tiny steps need, that a batch which nobody gave may cost: what Zhang et al.

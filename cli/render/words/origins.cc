@@ -10,7 +10,6 @@
 #include "cli/render/text/quantity.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/cost/cost.h"
-#include "sim/uncertainty/extrapolation.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::cli {
