@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "profiles/cluster_file.h"
-#include "profiles/cost_fields.h"
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
+#include "profiles/gpu_cost.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"

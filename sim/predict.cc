@@ -90,7 +90,8 @@ void fill_stages(Prediction& p, const SimulatedStep& step,
   }
 }
 
-double tokens_per_step(const Plan& plan) {
+/// Of a replica.
+double tokens_of_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len * plan.micro_batch) *
          static_cast<double>(plan.grad_accum);
 }
@@ -110,8 +111,8 @@ double model_flops(const Model& model, const Plan& plan) {
     forward.matrices = shared + kept * (forward.matrices - shared);
   }
   if (plan.numerics.lora > 0)
-    return tokens_per_step(plan) * (2 * forward.matrices + 3 * forward.attention);
-  return tokens_per_step(plan) * (3 * forward.total());
+    return tokens_of_step(plan) * (2 * forward.matrices + 3 * forward.attention);
+  return tokens_of_step(plan) * (3 * forward.total());
 }
 
 struct Predictor::State {
@@ -171,7 +172,7 @@ struct Predictor::State {
   /// Of a step whose length is known, and that a rank executes so many FLOPs in.
   void fill_rates(TimePrediction& t, const Plan& plan, double flops) const {
     const auto ranks = static_cast<double>(plan.parallel.replica());
-    t.tokens_per_gpu_s = tokens_per_step(plan) / ranks / t.iteration_s;
+    t.tokens_per_gpu_s = tokens_of_step(plan) / ranks / t.iteration_s;
     t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
     t.peak_flops = peak_flops(profile.cluster.gpu, plan.numerics.precision) /
                    static_cast<double>(profile.cluster.ranks_per_device(plan.gpus));

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/embed/shardwright.h"
-#include "profiles/cost_fields.h"
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "profiles/gpu_cost.h"
@@ -24,7 +23,7 @@
 #include "sim/score/kernel_scores.h"
 #include "sim/uncertainty/intervals.h"
 #include "tuner/runs/run_cost.h"
-#include "tuner/runs/whole_run.h"
+#include "tuner/size/whole_run.h"
 
 #define SHARDWRIGHT_EXPORTED extern "C" __attribute__((visibility("default")))
 

@@ -5,7 +5,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/layout.h"
 #include "sim/uncertainty/intervals.h"
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 
 namespace shardwright::cli {
 

@@ -7,7 +7,7 @@
 
 #include "cli/export/told.h"
 #include "sim/job.h"
-#include "tuner/search/tuning.h"
+#include "tuner/advice/tuning.h"
 
 namespace shardwright::cli {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/core/model.h"
-#include "tuner/search/tuning.h"
+#include "tuner/advice/tuning.h"
 
 namespace shardwright::cli {
 

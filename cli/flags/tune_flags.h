@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
+#include "tuner/advice/tuning.h"
 #include "tuner/search/request.h"
-#include "tuner/search/tuning.h"
 
 namespace shardwright::cli {
 

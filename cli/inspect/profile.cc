@@ -14,7 +14,6 @@
 #include "cli/render/text/table.h"
 #include "cli/text.h"
 #include "profiles/cluster_file.h"
-#include "profiles/cost_fields.h"
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "profiles/gpu_cost.h"

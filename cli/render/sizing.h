@@ -14,8 +14,8 @@
 #include "profiles/ledger/whole_runs.h"
 #include "profiles/operations.h"
 #include "profiles/prices/energy.h"
-#include "tuner/advice/advice.h"
 #include "tuner/size/offers.h"
+#include "tuner/size/savings.h"
 #include "tuner/size/sizing.h"
 #include "tuner/size/sizing_choice.h"
 

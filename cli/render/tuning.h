@@ -10,7 +10,7 @@
 
 #include "cli/render/text/terminal.h"
 #include "sim/job.h"
-#include "tuner/search/tuning.h"
+#include "tuner/advice/tuning.h"
 
 namespace shardwright::cli {
 

@@ -115,7 +115,7 @@ class PredictVerb : public Verb {
     answer.price = price;
     answer.energy = energy_.energy(flags_.power_limit_watts);
     answer.gpu = inputs.profile.cluster.gpu.id;
-    answer.tokens_per_step = tuner::tokens_per_step(plan);
+    answer.tokens_per_step = tokens_per_step(plan);
     answer.cost =
         tuner::run_cost(inputs.model, prediction, inputs.profile.cluster.gpu.peak_bf16_flops,
                         answer.conditions, answer.price);

@@ -29,7 +29,7 @@
 #include "sim/predict.h"
 #include "sim/uncertainty/intervals.h"
 #include "tuner/advice/advice.h"
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 #include "tuner/search/steps.h"
 
 namespace shardwright::cli {

@@ -19,7 +19,7 @@
 #include "sim/core/base/error.h"
 #include "sim/score/kernel_scores.h"
 #include "sim/score/validation.h"
-#include "tuner/runs/whole_run.h"
+#include "tuner/size/whole_run.h"
 
 namespace shardwright::cli {
 namespace {

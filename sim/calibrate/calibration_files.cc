@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "profiles/cost_fields.h"
+#include "profiles/gpu_cost.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/rows.h"

@@ -128,6 +128,9 @@ void set_recompute(Plan& plan, std::string_view words);
 /// Ranks over which parameters, gradients and optimizer state are sharded (1: replicated).
 std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node);
 
+/// Tokens that all GPUs train on in an optimizer step.
+double tokens_per_step(const Plan& plan);
+
 /// Throws Error naming the first knob that is out of range or contradicts another one.
 void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node);
 

@@ -23,8 +23,8 @@
 #include "tests/support/parameter_name.h"
 #include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
-#include "tuner/advice/robustness.h"
-#include "tuner/search/tuning.h"
+#include "tuner/advice/tuning.h"
+#include "tuner/search/robustness.h"
 
 namespace shardwright::tuner {
 namespace {

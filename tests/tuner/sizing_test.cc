@@ -15,9 +15,9 @@
 #include "sim/core/hf/config.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/models.h"
-#include "tuner/advice/advice.h"
 #include "tuner/runs/run_cost.h"
 #include "tuner/search/search.h"
+#include "tuner/size/savings.h"
 #include "tuner/size/size_batches.h"
 #include "tuner/size/sizing_choice.h"
 

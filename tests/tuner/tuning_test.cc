@@ -2,7 +2,7 @@
 // What tune says about its choice is true: the price of every knob, the other strategies, what
 // happens when the prediction is off, and the advice when nothing fits. And it chooses what the
 // published runs chose.
-#include "tuner/search/tuning.h"
+#include "tuner/advice/tuning.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 #include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
 #include "tests/tuner/models.h"
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "profiles/data_file.h"
-#include "tuner/runs/whole_run.h"
+#include "tuner/size/whole_run.h"
 
 namespace shardwright::tuner {
 namespace {

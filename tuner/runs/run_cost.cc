@@ -10,7 +10,6 @@
 #include "profiles/operations.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/portable_math.h"
-#include "tuner/search/request.h"
 
 namespace shardwright::tuner {
 

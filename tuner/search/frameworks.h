@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 #include "tuner/search/search.h"
 
 namespace shardwright::tuner {

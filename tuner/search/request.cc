@@ -80,12 +80,6 @@ std::optional<Objective> objective_from(std::string_view name) {
   return static_cast<Objective>(at - kNames.begin());
 }
 
-double tokens_per_step(const Plan& plan) {
-  return static_cast<double>(plan.seq_len) * static_cast<double>(plan.micro_batch) *
-         static_cast<double>(plan.grad_accum) *
-         static_cast<double>(plan.gpus / plan.parallel.replica());
-}
-
 double score_of(Objective objective, const Plan& plan, double step_s, Bytes total_bytes,
                 double usd_per_gpu_hour) {
   if (objective == Objective::kHeadroom) return static_cast<double>(total_bytes);

@@ -75,8 +75,8 @@ std::string_view name_of(Objective objective);
 std::vector<std::string> objective_names();
 std::optional<Objective> objective_from(std::string_view name);
 
-/// Tokens that all GPUs train on in an optimizer step.
-double tokens_per_step(const Plan& plan);
+/// The largest cluster that anything is asked about on its own.
+inline constexpr std::int64_t kMostGpus = 16384;
 
 /// `step_s` and `total_bytes` may be lower bounds; the score then is one, too.
 double score_of(Objective objective, const Plan& plan, double step_s, Bytes total_bytes,

@@ -4,7 +4,7 @@
 // Where ranks share data alone, all else stays equal: a step is the next number of layers,
 // the next micro-batch of the same global batch, half or twice the shard group; of a knob without
 // an order, the best of its other values. Sizes of tensor, pipeline, context and
-// expert parallelism are halved and doubled, the batch kept (size_batches.cc): the ranks that a
+// expert parallelism are halved and doubled, the batch kept: the ranks that a
 // neighbour gains or loses, data parallelism gives or takes; chunks, micro-batch and recomputation
 // are the best for the neighbour, because that is what one would run. What contradicts the model or
 // the cluster is left out. Knobs that the user holds fixed are moved too, because what holding them

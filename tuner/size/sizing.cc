@@ -17,7 +17,7 @@
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/layout.h"
 #include "sim/uncertainty/intervals.h"
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 #include "tuner/search/search.h"
 #include "tuner/size/size_batches.h"
 #include "tuner/size/sizing_choice.h"

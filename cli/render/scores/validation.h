@@ -12,7 +12,7 @@
 #include "sim/score/kernel_scores.h"
 #include "sim/score/leave_one_out.h"
 #include "sim/score/validation.h"
-#include "tuner/runs/whole_run.h"
+#include "tuner/size/whole_run.h"
 
 namespace shardwright::cli {
 

@@ -20,7 +20,7 @@ namespace {
 /// "1.2 s more exposed communication", largest first, of what makes up most of the difference.
 std::vector<std::string> time_lags(const sim::Prediction& plan, const sim::Prediction& choice) {
   // Per step of as many tokens.
-  const double scale = tuner::tokens_per_step(choice.plan) / tuner::tokens_per_step(plan.plan);
+  const double scale = tokens_per_step(choice.plan) / tokens_per_step(plan.plan);
   struct Lag {
     const char* name;
     double seconds;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 
 #include <fmt/format.h>
 

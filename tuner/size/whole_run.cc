@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/runs/whole_run.h"
+#include "tuner/size/whole_run.h"
 
 #include <fmt/core.h>
 
@@ -17,8 +17,7 @@
 #include "sim/core/base/numbers.h"
 #include "sim/core/base/portable_math.h"
 #include "sim/core/base/words.h"
-#include "tuner/advice/advice.h"
-#include "tuner/advice/robustness.h"
+#include "tuner/search/robustness.h"
 #include "tuner/runs/run_cost.h"
 #include "tuner/search/search.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/search/tuning.h"
+#include "tuner/advice/tuning.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
