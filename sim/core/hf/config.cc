@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr JsonLimits kConfigLimits{.max_bytes = std::size_t{4} << 20, .max_depth = 32};
 
 Model model_of(const JsonFile& file, std::string name) {
-  Model model = model_from_config(file.root());
+  Model model = hf::model_from_config(file.root());
   model.name = std::move(name);
   try {
     check_model(model);

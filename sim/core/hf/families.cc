@@ -7,213 +7,476 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <functional>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "sim/core/base/words.h"
-#include "sim/core/hf/keys.h"
+#include "sim/core/hf/layer_kinds.h"
 #include "sim/core/hf/rope.h"
+#include "sim/core/hf/rows.h"
 
-namespace shardwright {
+namespace shardwright::hf {
 namespace {
 
-using hf::NeutralKey;
+constexpr std::string_view kExpertKeys =
+    "num_local_experts num_experts n_routed_experts moe_num_experts num_experts_per_tok";
 
-constexpr std::array kExpertKeys = {NeutralKey{"num_local_experts", 0},
-                                    NeutralKey{"num_experts", 0}, NeutralKey{"n_routed_experts", 0},
-                                    NeutralKey{"moe_num_experts", 0},
-                                    NeutralKey{"num_experts_per_tok", 0}};
+/// Keys that only a family that knows them may have, unless they are 0, or 1 where that is said.
+constexpr std::string_view kUnmodelledKeys =
+    "is_encoder_decoder add_cross_attention is_causal=1 use_bidirectional_attention qk_layernorm "
+    "use_qk_norm qk_norm clip_qkv alibi attention_chunk_size q_lora_rank kv_lora_rank "
+    "num_kv_shared_layers num_nextn_predict_layers hidden_size_per_layer_input "
+    "attention_multiplier residual_multiplier=1 embedding_multiplier=1 logits_scaling=1 "
+    "logit_scale attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar";
 
-constexpr std::array kUnmodelledKeys = {
-    NeutralKey{"is_encoder_decoder", 0},
-    NeutralKey{"add_cross_attention", 0},
-    NeutralKey{"is_causal", 1},
-    NeutralKey{"use_bidirectional_attention", 0},
-    NeutralKey{"qk_layernorm", 0},
-    NeutralKey{"use_qk_norm", 0},
-    NeutralKey{"qk_norm", 0},
-    NeutralKey{"clip_qkv", 0},
-    NeutralKey{"alibi", 0},
-    NeutralKey{"attention_chunk_size", 0},
-    NeutralKey{"q_lora_rank", 0},
-    NeutralKey{"kv_lora_rank", 0},
-    NeutralKey{"num_kv_shared_layers", 0},
-    NeutralKey{"num_nextn_predict_layers", 0},
-    NeutralKey{"hidden_size_per_layer_input", 0},
-    NeutralKey{"attention_multiplier", 0},
-    NeutralKey{"residual_multiplier", 1},
-    NeutralKey{"embedding_multiplier", 1},
-    NeutralKey{"logits_scaling", 1},
-    NeutralKey{"logit_scale", 0},
-    NeutralKey{"attn_logit_softcapping", 0},
-    NeutralKey{"final_logit_softcapping", 0},
-    NeutralKey{"query_pre_attn_scalar", 0},
+/// Of the keys that other families must not have, those that this one reads or that cost nothing.
+struct Known {
+  std::string_view keys;
 };
 
 struct Family {
-  std::string_view type;          // model_type
-  std::string_view architecture;  // the class with a language-model head
-  Model (*read)(const JsonReader&);
-  /// Of the keys that other families must not have, those that this one reads or that cost nothing.
-  std::array<std::string_view, 5> knows = {};
-  bool has_experts = false;
-  std::string_view saved_as = {};  // the class that Transformers names where it is another
+  std::string_view type;  // model_type
+  /// The class with a language-model head | the class that files name where it is another.
+  std::string_view architecture;
+  Shape shape;
+  Known known = {};
+  BeforeSizes* before = nullptr;
+  std::vector<Step> steps = {};
+
+  void add(const Keys& keys) { shape.keys = keys; }
+  void add(const Windows& windows) { shape.windows = windows; }
+  void add(Known keys) { known = keys; }
+  void add(BeforeSizes* first) { before = first; }
+  void add(const Step& step) { steps.push_back(step); }
+
+  Model read(const JsonReader& config) const {
+    Shape sizes = shape;
+    if (before) before(config, sizes);
+    Model m = read_shape(config, sizes);
+    m.family = type;
+    if (shape.experts) m.planning_only = "has experts";
+    for (const Step& step : steps) step(config, m);
+    return m;
+  }
 };
 
-constexpr std::array<std::string_view, 5> kGemmaKeys = {
-    "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"};
+template <typename... Items>
+Family row(std::string_view type, std::string_view architecture, const Shape& shape,
+           const Items&... items) {
+  Family family = {type, architecture, shape};
+  (family.add(items), ...);
+  return family;
+}
 
-constexpr std::array<std::string_view, 5> kGemma4Keys = {"final_logit_softcapping",
-                                                         "use_bidirectional_attention"};
+constexpr Known
+    kDeepseekKeys = {"q_lora_rank kv_lora_rank num_nextn_predict_layers"},
+    kGemmaKeys = {"attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar"},
+    kGraniteKeys = {"attention_multiplier residual_multiplier embedding_multiplier logits_scaling"},
+    kMtpKeys = {"num_nextn_predict_layers"},
+    kGemma4Keys = {"final_logit_softcapping use_bidirectional_attention"};
 
-constexpr std::array<std::string_view, 5> kDeepseekKeys = {"q_lora_rank", "kv_lora_rank",
-                                                           "num_nextn_predict_layers"};
+// Why a family is planned only: mostly details that cost nothing.
+constexpr std::string_view kMultiplies = "multiplies embeddings, scores and residuals",
+                           kNoKernels = "is of a family that is planned only",
+                           kOfPictures = "is the text part of a model for pictures",
+                           kPlainLayerNorm = "has LayerNorm without bias and parallel residuals",
+                           kNormsBehind =
+                               "normalises what its blocks put out and queries and keys as a whole",
+                           kSquaresRelu = "squares its ReLU and has LayerNorm",
+                           kHasKimiDelta = "has Kimi delta attention",
+                           kHasLightning = "has lightning attention",
+                           kHasMamba = "has Mamba layers", kHasMamba2 = "has Mamba-2 layers";
 
-constexpr std::array<std::string_view, 5> kMtpKeys = {"num_nextn_predict_layers"};
+using M = Model;
+using E = Experts;
 
-constexpr std::array<std::string_view, 5> kGraniteKeys = {
-    "attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"};
+// What several rows have in common.
 
-constexpr std::array kFamilies = {
-    Family{"afmoe", "AfmoeForCausalLM", hf::read_afmoe, {}, true},
-    Family{"arcee", "ArceeForCausalLM", hf::read_arcee},
-    Family{"bailing_hybrid", "BailingHybridForCausalLM", hf::read_bailing_hybrid, kDeepseekKeys,
-           true},
-    Family{"bailing_moe_linear", "BailingMoeLinearV2ForCausalLM", hf::read_bailing_moe_linear,
-           kMtpKeys, true},
-    Family{"bamba", "BambaForCausalLM", hf::read_bamba},
-    Family{"cohere", "CohereForCausalLM", hf::read_cohere, {"logit_scale", "use_qk_norm"}},
-    Family{"cohere2", "Cohere2ForCausalLM", hf::read_cohere2, {"logit_scale"}},
-    Family{"cohere2_moe", "Cohere2MoeForCausalLM", hf::read_cohere2_moe, {"logit_scale"}, true},
-    Family{"cwm", "CwmForCausalLM", hf::read_cwm},
-    Family{"deepseek_v2", "DeepseekV2ForCausalLM", hf::read_deepseek_v2, kDeepseekKeys, true},
-    Family{"deepseek_v3", "DeepseekV3ForCausalLM", hf::read_deepseek_v3, kDeepseekKeys, true},
-    Family{"dots1", "Dots1ForCausalLM", hf::read_dots1, {}, true},
-    Family{"ernie4_5", "Ernie4_5ForCausalLM", hf::read_ernie4_5},
-    Family{"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", hf::read_ernie4_5_moe, {}, true},
-    Family{"exaone4", "Exaone4ForCausalLM", hf::read_exaone4},
-    Family{"exaone_moe", "ExaoneMoeForCausalLM", hf::read_exaone_moe, kMtpKeys, true},
-    Family{"falcon", "FalconForCausalLM", hf::read_falcon, {"alibi"}},
-    Family{"falcon_h1", "FalconH1ForCausalLM", hf::read_falcon_h1, {"embedding_multiplier"}},
-    Family{"falcon_mamba", "FalconMambaForCausalLM", hf::read_falcon_mamba},
-    Family{"flex_olmo", "FlexOlmoForCausalLM", hf::read_flex_olmo, {}, true},
-    Family{"flint", "FlintForCausalLM", hf::read_flint, {}, true},
-    Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
-    Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2, kGemmaKeys},
-    Family{"gemma3_text", "Gemma3ForCausalLM", hf::read_gemma3, kGemmaKeys},
-    Family{"gemma4_text", "Gemma4ForCausalLM", hf::read_gemma4_text, kGemma4Keys, true},
-    Family{"gemma4_unified_text", "Gemma4UnifiedForCausalLM", hf::read_gemma4_text, kGemma4Keys,
-           true},
-    Family{"glm", "GlmForCausalLM", hf::read_glm},
-    Family{"glm4", "Glm4ForCausalLM", hf::read_glm4},
-    Family{"glm4_moe",
-           "Glm4MoeForCausalLM",
-           hf::read_glm4_moe,
-           {"use_qk_norm", "num_nextn_predict_layers"},
-           true},
-    Family{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", hf::read_glm4_moe_lite, kDeepseekKeys, true},
-    Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
-    Family{"gpt_bigcode", "GPTBigCodeForCausalLM", hf::read_gpt_bigcode},
-    Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
-    Family{"gpt_oss", "GptOssForCausalLM", hf::read_gpt_oss, {}, true},
-    Family{"granite", "GraniteForCausalLM", hf::read_granite, kGraniteKeys},
-    Family{"granite_swa", "GraniteSWAForCausalLM", hf::read_granite_swa, kGraniteKeys},
-    Family{"granitemoe", "GraniteMoeForCausalLM", hf::read_granitemoe, kGraniteKeys, true},
-    Family{"granitemoe_swa", "GraniteMoeSWAForCausalLM", hf::read_granitemoe_swa, kGraniteKeys,
-           true},
+const Shape kGpt2 = {.positions = 1024,
+                     .eps = 1e-5,
+                     .activation = "gelu_new",
+                     .tied = true,
+                     .ffn_ratio = 4,
+                     .rotary = 0,
+                     .plain_heads = true,
+                     .keys = {"n_embd", "n_inner", "n_layer", "n_head", "n_positions",
+                              "activation_function", "layer_norm_epsilon"}};
+const Shape kGemma4 = {.positions = 131072,
+                       .activation = "gelu_pytorch_tanh",
+                       .tied = true,
+                       .head_dim = 256,
+                       .layer_angles = true,
+                       .mixes = true,
+                       .experts = true};
+const Shape kMinimax = {.positions = 131072, .eps = 1e-5, .mixes = true, .experts = true};
+const Shape kGemma = {.positions = 8192, .activation = "gelu", .tied = true, .head_dim = 256};
+
+Shape deepseek(std::int64_t positions) {
+  return {.positions = positions, .latent = true, .experts = true};
+}
+
+Shape without_attention(bool tied) {
+  return {.positions = 1 << 20, .eps = 1e-5, .tied = tied, .rotary = 0, .mixes = true};
+}
+
+constexpr Keys kRecurrentKeys = {
+    .ffn = "", .heads = "", .positions = "", .activation = "", .eps = "layer_norm_epsilon"};
+// Files before Transformers 5 call some keys after blocks.
+constexpr Keys kLfm2Keys = {
+    .ffn = "block_ff_dim|intermediate_size", .activation = "", .eps = "norm_eps"};
+
+const std::vector<Trait> kBiases = {&M::qkv_bias, &M::attention_out_bias, &M::mlp_bias};
+const Step kQkNorm = has({&M::qk_norm}), kWholeQkNorm = has({&M::qk_norm, &M::qk_norm_whole}),
+           kQkvBias = flag("attention_bias", false, {&M::qkv_bias});
+const Step kGpt2Steps =
+    in_turn({sets(&M::position, Position::kLearned), sets(&M::gated_mlp, false),
+             layer_norm("layer_norm_epsilon", true), has(kBiases), has({&M::fused_qkv}),
+             refuses("scale_attn_weights", 1), refuses("scale_attn_by_inverse_layer_idx"),
+             refuses("reorder_and_upcast_attn")});
+const Step kGemmaSteps =
+    in_turn({attention_bias(), gemma_activation, scale_embedding, refuses("mlp_bias")});
+const Step kGemma4Steps = in_turn(
+    {sets(&M::family, "gemma4_text"), planned("has other heads in full and windowed layers"),
+     no_layer_inputs, passes_over({"vocab_size_per_layer_input", "use_double_wide_mlp"}),
+     refuses("num_kv_shared_layers"),
+     // Text attends causally all the same.
+     only("use_bidirectional_attention", "vision"), attention_bias(),
+     has({&M::qk_norm, &M::value_norm}), sets(&M::norms_per_layer, 4), scale_embedding,
+     number(&M::logit_softcap, "final_logit_softcapping", 0.0, at_least(0.0)), window(512),
+     forms_of_gemma4});
+const Step kCohereSteps = in_turn({attention_bias(), layer_norm("layer_norm_eps", false),
+                                   has({&M::parallel_residual}), sets(&M::norms_per_layer, 1)});
+const Step kMinimaxSteps =
+    in_turn({planned(kHasLightning), refuses("sliding_window"), routing("num_local_experts"),
+             experts_as_mlp, refuses("shared_intermediate_size"), lightning_of_minimax});
+const Step kQwenDelta = in_turn(
+    {planned("has gated delta nets"), attention_bias(), has({&M::qk_norm, &M::attention_gate}),
+     gated_delta({.value_heads = 32, .value_dim = 128, .key_heads = 16, .key_dim = 128}),
+     attends_every("full_attention_interval", 4)});
+const Step kLfm2Steps = in_turn({planned("has short convolutions"), kQkNorm, short_convolutions});
+
+// Experts as those of Mixtral, Qwen, Moonshot and DeepSeek have keys and sizes.
+const Step kMixtralExperts = in_turn({routing("num_local_experts"), experts_as_mlp});
+const Step kWideExperts = in_turn({routing(), expert_width});
+const Step kQwenExperts = in_turn({kWideExperts, shared_width()});
+const Step kKimiExperts =
+    in_turn({routing("n_routed_experts|num_experts|num_local_experts",
+                     "num_experts_per_tok|num_experts_per_token"),
+             expert_width, shared_experts("n_shared_experts|num_shared_experts", 1),
+             groups("n_group|num_expert_group"), refuses("moe_layer_freq", 1)});
+Step deepseek_experts(std::int64_t dense, std::string_view count_key = "n_routed_experts",
+                      std::string_view shared_key = "n_shared_experts") {
+  return in_turn({routing(count_key), expert_width, dense_layers(dense),
+                  shared_experts(shared_key, 1), groups()});
+}
+const Step kDeepseekExperts =
+    in_turn({routing("n_routed_experts"), expert_width, dense_layers(0),
+             refuses("moe_layer_freq", 1), shared_experts("n_shared_experts", 0), groups()});
+
+// Sorted by model_type.
+const std::vector<Family> kFamilies = {
+    row("afmoe", "AfmoeForCausalLM",
+        {.positions = 16384, .eps = 1e-5, .head_dim = 128, .mixes = true, .experts = true},
+        attention_bias(), has({&M::qk_norm, &M::attention_gate, &E::router_bias}),
+        sets(&M::norms_per_layer, 4), scale_embedding_of_mup, kWideExperts,
+        shared_experts("num_shared_experts", 2), window(1024), forms_of_afmoe),
+    row("arcee", "ArceeForCausalLM", {.positions = 4096, .eps = 1e-5}, Keys{.activation = ""},
+        planned("squares its ReLU"), squared_relu(), biases),
+    row("bailing_hybrid", "BailingHybridForCausalLM",
+        {.positions = 262144, .mixes = true, .latent = true, .experts = true}, kDeepseekKeys,
+        taps_of_ling, planned(kHasKimiDelta), has({&M::head_gate}), kKimiExperts,
+        mtp("num_mtp_layers|num_nextn_predict_layers"), kimi_delta_of_ling),
+    row("bailing_moe_linear", "BailingMoeLinearV2ForCausalLM",
+        {.positions = 131072, .mixes = true, .experts = true}, kMtpKeys, planned(kHasLightning),
+        refuses("use_bias"), refuses("use_qkv_bias"), flag("use_qk_norm", true, {&M::qk_norm}),
+        kKimiExperts, mtp(), lightning_of_ling),
+    row("bamba", "BambaForCausalLM",
+        {.positions = 262144, .eps = 1e-5, .rotary = 0.5, .mixes = true}, planned(kHasMamba2),
+        biases, layers_of_bamba),
+    row("cohere", "CohereForCausalLM", {.positions = 8192, .tied = true},
+        Known{"logit_scale use_qk_norm"}, planned(kPlainLayerNorm), kCohereSteps,
+        flag("use_qk_norm", false, {&M::qk_norm, &M::qk_norm_whole})),
+    row("cohere2", "Cohere2ForCausalLM", {.positions = 8192, .tied = true}, kAllButFourth,
+        Known{"logit_scale"}, planned(kPlainLayerNorm), kCohereSteps),
+    row("cohere2_moe", "Cohere2MoeForCausalLM", {.positions = 8192, .tied = true, .experts = true},
+        kAllButFourth, Known{"logit_scale"}, kCohereSteps, routing(), experts_as_mlp,
+        dense_layers(0, "mlp_layer_types"), shared_experts("num_shared_experts", 0), mlp_of_prefix),
+    row("cwm", "CwmForCausalLM", {.positions = 131072, .eps = 1e-5, .head_dim = 128},
+        kAllBehindFourth),
+    row("deepseek_v2", "DeepseekV2ForCausalLM", deepseek(4096), kDeepseekKeys, kDeepseekExperts),
+    row("deepseek_v3", "DeepseekV3ForCausalLM", deepseek(4096), kDeepseekKeys, kDeepseekExperts,
+        has({&E::router_bias}), mtp()),
+    row("dots1", "Dots1ForCausalLM", {.experts = true}, attention_bias(), kQkNorm,
+        deepseek_experts(0)),
+    row("ernie4_5", "Ernie4_5ForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .tied = true, .head_dim = 128},
+        flag("use_bias", false, kBiases)),
+    row("ernie4_5_moe", "Ernie4_5_MoeForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .tied = true, .experts = true},
+        flag("use_bias", false, kBiases), routing("moe_num_experts", "moe_k"), expert_width,
+        experts_between_indices, shared_experts("moe_num_shared_experts", 2),
+        has({&E::router_bias})),
+    row("exaone4", "Exaone4ForCausalLM", {.eps = 1e-5}, kAllButFourth,
+        planned("normalises what its blocks put out"), kQkNorm),
+    row("exaone_moe", "ExaoneMoeForCausalLM", {.eps = 1e-5, .experts = true}, kAllButFourth,
+        kMtpKeys, kQkNorm, deepseek_experts(1, "num_experts", "num_shared_experts"), mtp()),
+    row("falcon", "FalconForCausalLM",
+        {.eps = 1e-5,
+         .activation = "gelu",
+         .tied = true,
+         .ffn_ratio = 4,
+         .rotary = 0,
+         .plain_heads = true,
+         .mixes = true},
+        Keys{.ffn = "ffn_hidden_size", .activation = "activation", .eps = "layer_norm_epsilon"},
+        Known{"alibi"}, planned("has LayerNorm"), layer_norm("layer_norm_epsilon", true),
+        has({&M::fused_qkv}), sets(&M::gated_mlp, false), flag("bias", false, kBiases),
+        heads_of_falcon),
+    row("falcon_h1", "FalconH1ForCausalLM", {.positions = 8192, .eps = 1e-5},
+        Known{"embedding_multiplier"}, planned("has attention and Mamba-2 beside each other"),
+        biases, mamba2_beside_attention, refuses("projectors_bias")),
+    // Its norms of steps, B and C have no weights.
+    row("falcon_mamba", "FalconMambaForCausalLM", without_attention(true), kRecurrentKeys,
+        planned(kHasMamba), mamba_layers),
+    row("flex_olmo", "FlexOlmoForCausalLM", {.positions = 4096, .experts = true}, attention_bias(),
+        kWholeQkNorm, routing(), experts_as_mlp),
+    row("flint", "FlintForCausalLM", {.positions = 262144, .head_dim = 128, .experts = true},
+        kOfFlint, attention_bias(), has({&M::qk_norm, &M::attention_sinks}), kQwenExperts,
+        sparse_layers),
+    row("gemma", "GemmaForCausalLM", kGemma, kGemmaSteps),
+    row("gemma2", "Gemma2ForCausalLM", kGemma, kOfGemma2, kGemmaKeys, kGemmaSteps,
+        sets(&M::norms_per_layer, 4), softcaps(50, 30), scale_scores_of_gemma),
+    row("gemma3_text", "Gemma3ForCausalLM",
+        {.positions = 131072,
+         .activation = "gelu",
+         .tied = true,
+         .head_dim = 256,
+         .layer_angles = true},
+        kOfGemma3, kGemmaKeys, kGemmaSteps, sets(&M::norms_per_layer, 4), softcaps(0, 0),
+        scale_scores_of_gemma, planned("has two sets of RoPE frequencies"), kQkNorm),
+    row("gemma4_text", "Gemma4ForCausalLM", kGemma4, Keys{.activation = "hidden_activation"},
+        kGemma4Keys, kGemma4Steps),
+    row("gemma4_unified_text", "Gemma4UnifiedForCausalLM", kGemma4,
+        Keys{.activation = "hidden_activation"}, kGemma4Keys, kGemma4Steps),
+    row("glm", "GlmForCausalLM",
+        {.positions = 131072, .eps = 1.5625e-7, .head_dim = 128, .rotary = 0.5}, kQkvBias,
+        has({&M::fused_gate_up})),
+    row("glm4", "Glm4ForCausalLM",
+        {.positions = 131072, .eps = 1.5625e-7, .head_dim = 128, .rotary = 0.5}, kQkvBias,
+        has({&M::fused_gate_up}), sets(&M::norms_per_layer, 4)),
+    row("glm4_moe", "Glm4MoeForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .rotary = 0.5, .experts = true},
+        Known{"use_qk_norm num_nextn_predict_layers"}, kQkvBias,
+        flag("use_qk_norm", false, {&M::qk_norm}), deepseek_experts(1), mtp()),
+    row("glm4_moe_lite", "Glm4MoeLiteForCausalLM", deepseek(4096), kDeepseekKeys, kDeepseekExperts,
+        mtp()),
+    row("gpt2", "GPT2LMHeadModel", kGpt2, kGpt2Steps),
+    row("gpt_bigcode", "GPTBigCodeForCausalLM", kGpt2, kGpt2Steps, heads_of_bigcode,
+        // Said once more, and in what precision scores are kept for the softmax: here always in
+        // fp32.
+        passes_over({"num_key_value_heads", "attention_softmax_in_fp32",
+                     "scale_attention_softmax_in_fp32"})),
+    row("gpt_neox", "GPTNeoXForCausalLM",
+        {.eps = 1e-5, .activation = "gelu", .rotary = 0.25, .plain_heads = true},
+        Keys{.eps = "layer_norm_eps", .theta = "rotary_emb_base", .fraction = "rotary_pct"},
+        layer_norm("layer_norm_eps", true), sets(&M::gated_mlp, false),
+        has({&M::mlp_bias, &M::fused_qkv}), attention_bias(true),
+        flag("use_parallel_residual", true, {&M::parallel_residual})),
+    row("gpt_oss", "GptOssForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .head_dim = 64, .experts = true}, kEverySecond,
+        attention_bias(true), kMixtralExperts,
+        has({&E::router_bias, &E::bias, &M::attention_sinks}), refuses("mlp_bias")),
+    row("granite", "GraniteForCausalLM", {}, kGraniteKeys, planned(kMultiplies), biases),
+    row("granite_swa", "GraniteSWAForCausalLM", {.positions = 8192, .eps = 1e-5, .tied = true},
+        kAllBehindFourth, kGraniteKeys, planned(kMultiplies), biases, has({&M::attention_sinks})),
+    row("granitemoe", "GraniteMoeForCausalLM", {.experts = true}, kGraniteKeys, attention_bias(),
+        kMixtralExperts),
+    row("granitemoe_swa", "GraniteMoeSWAForCausalLM", {.experts = true}, kGraniteKeys,
+        attention_bias(), kMixtralExperts, shared_width_of_granite, has({&M::attention_sinks}),
+        windowed(kAllBehindFourth)),
     // Its experts may be none.
-    Family{"granitemoehybrid", "GraniteMoeHybridForCausalLM", hf::read_granite4, kGraniteKeys,
-           true},
-    Family{"granitemoeshared", "GraniteMoeSharedForCausalLM", hf::read_granitemoeshared,
-           kGraniteKeys, true},
-    Family{"grok-1", "Grok1ModelForCausalLM", hf::read_grok1, {"attn_logit_softcapping"}, true},
-    Family{"helium", "HeliumForCausalLM", hf::read_helium},
-    Family{"hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", hf::read_hunyuan_v1_dense},
-    Family{"hunyuan_v1_moe",
-           "HunYuanMoEV1ForCausalLM",
-           hf::read_hunyuan_v1_moe,
-           {"use_qk_norm"},
-           true},
-    Family{"hy_v3", "HYV3ForCausalLM", hf::read_hy_v3, kMtpKeys, true},
-    Family{"hyperclovax", "HyperCLOVAXForCausalLM", hf::read_hyperclovax, kGraniteKeys},
-    Family{"internlm3", "InternLM3ForCausalLM", hf::read_internlm3, {}, false, "LlamaForCausalLM"},
-    Family{"iquestcoder",
-           "IQuestCoderForCausalLM",
-           hf::read_iquestcoder,
-           {},
-           false,
-           "LlamaForCausalLM"},
-    Family{"jais2", "Jais2ForCausalLM", hf::read_jais2},
-    Family{"jamba", "JambaForCausalLM", hf::read_jamba, {}, true},
-    Family{"kimi_k2", "DeepseekV3ForCausalLM", hf::read_kimi_k2, kDeepseekKeys, true},
-    Family{"kimi_linear", "KimiLinearForCausalLM", hf::read_kimi_linear, kDeepseekKeys, true},
-    Family{"kolibri1", "Kolibri1ForCausalLM", hf::read_kolibri1, {}, true},
-    Family{"laguna", "LagunaForCausalLM", hf::read_laguna, {}, true},
-    Family{"lfm2", "Lfm2ForCausalLM", hf::read_lfm2},
-    Family{"lfm2_moe", "Lfm2MoeForCausalLM", hf::read_lfm2_moe, {}, true},
-    Family{"llama", "LlamaForCausalLM", hf::read_llama},
-    Family{"llama4_text",
-           "Llama4ForCausalLM",
-           hf::read_llama4,
-           {"use_qk_norm", "attention_chunk_size"},
-           true},
-    Family{"mamba", "MambaForCausalLM", hf::read_mamba},
-    Family{"mamba2", "Mamba2ForCausalLM", hf::read_mamba2},
-    Family{"mellum", "MellumForCausalLM", hf::read_mellum, kMtpKeys, true},
-    Family{"mimo", "MiMoForCausalLM", hf::read_mimo, kMtpKeys},
-    Family{"minimax", "MiniMaxForCausalLM", hf::read_minimax, {}, true},
-    Family{"minimax_m2", "MiniMaxM2ForCausalLM", hf::read_minimax_m2, {"use_qk_norm"}, true},
-    Family{"minimax_text_01", "MiniMaxText01ForCausalLM", hf::read_minimax_text_01, {}, true},
-    Family{"ministral", "MinistralForCausalLM", hf::read_ministral},
-    Family{"ministral3", "Ministral3ForCausalLM", hf::read_ministral3},
-    Family{"mistral", "MistralForCausalLM", hf::read_mistral},
-    Family{"mistral4", "Mistral4ForCausalLM", hf::read_mistral4, kDeepseekKeys, true},
-    Family{"mixtral", "MixtralForCausalLM", hf::read_mixtral, {}, true},
-    Family{"mpt", "MptForCausalLM", hf::read_mpt},
-    Family{"nemotron", "NemotronForCausalLM", hf::read_nemotron},
+    row("granitemoehybrid", "GraniteMoeHybridForCausalLM", {.mixes = true, .experts = true},
+        kGraniteKeys, planned(kMultiplies), attention_bias(), has({&M::fused_gate_up}),
+        layers_of_granite4),
+    row("granitemoeshared", "GraniteMoeSharedForCausalLM", {.experts = true}, kGraniteKeys,
+        attention_bias(), kMixtralExperts, shared_width_of_granite),
+    row("grok-1", "Grok1ModelForCausalLM",
+        {.positions = 8192, .eps = 1e-5, .activation = "gelu", .tied = true, .experts = true},
+        Known{"attn_logit_softcapping"},
+        routing("num_experts", "num_experts_per_tok|num_experts_per_token"), experts_as_mlp,
+        sets(&M::norms_per_layer, 4),
+        number(&M::embedding_scale, "embedding_multiplier_scale", 1.0, above(0.0))),
+    row("helium", "HeliumForCausalLM", {.positions = 4096, .eps = 1e-8, .head_dim = 128}, biases),
+    row("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", {.eps = 1e-5},
+        planned("normalises queries and keys behind RoPE"), attention_bias(), kQkNorm),
+    row("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", {.eps = 1e-5, .experts = true},
+        Known{"use_qk_norm"}, attention_bias(), flag("use_qk_norm", true, {&M::qk_norm}),
+        experts_by_lists),
+    row("hy_v3", "HYV3ForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .head_dim = 128, .experts = true}, kMtpKeys,
+        attention_bias(), refuses("mlp_bias"), kQkNorm,
+        deepseek_experts(1, "num_experts", "num_shared_experts"), mtp()),
+    row("hyperclovax", "HyperCLOVAXForCausalLM", {}, kGraniteKeys, planned(kMultiplies), biases,
+        norms_of_hyperclovax),
+    row("internlm3", "InternLM3ForCausalLM|LlamaForCausalLM",
+        {.positions = 32768, .eps = 1e-5, .head_dim = 128}, planned(kNoKernels), biases,
+        refuses("qkv_bias"), refuses("bias")),
+    row("iquestcoder", "IQuestCoderForCausalLM|LlamaForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .head_dim = 128}, planned(kNoKernels), biases),
+    row("jais2", "Jais2ForCausalLM", {.positions = 8192}, Keys{.activation = ""},
+        planned(kSquaresRelu), squared_relu(), attention_bias(true),
+        flag("mlp_bias", true, {&M::mlp_bias}), layer_norm("layer_norm_eps", true)),
+    row("jamba", "JambaForCausalLM", {.positions = 262144, .mixes = true, .experts = true},
+        planned(kHasMamba), layers_of_jamba),
+    row("kimi_k2", "DeepseekV3ForCausalLM", deepseek(4096), kDeepseekKeys, kDeepseekExperts,
+        has({&E::router_bias}), mtp()),
+    row("kimi_linear", "KimiLinearForCausalLM",
+        {.positions = 1048576, .eps = 1e-5, .mixes = true, .latent = true, .experts = true},
+        kDeepseekKeys, positions_of_tokenizer, planned(kHasKimiDelta),
+        refuses("attn_res_block_size"), refuses("mla_use_output_gate"), kKimiExperts,
+        latent_experts("routed_expert_hidden_size"), kimi_delta),
+    row("kolibri1", "Kolibri1ForCausalLM", {.positions = 262144, .head_dim = 128, .experts = true},
+        Keys{.ffn = "moe_intermediate_size"}, kAllButFifth, kQkNorm, sets(&M::norms_per_layer, 4),
+        routing(), experts_as_mlp, shared_width()),
+    row("laguna", "LagunaForCausalLM",
+        {.positions = 131072,
+         .head_dim = 128,
+         .layer_angles = true,
+         .mixes = true,
+         .experts = true},
+        attention_bias(), has({&M::qk_norm, &E::router_bias}), gates_of_laguna, kQwenExperts,
+        window(512), forms_of_laguna),
+    row("lfm2", "Lfm2ForCausalLM", {.positions = 128000, .eps = 1e-5, .tied = true, .mixes = true},
+        kLfm2Keys, kLfm2Steps, layers_of_lfm2),
+    row("lfm2_moe", "Lfm2MoeForCausalLM",
+        {.positions = 128000, .eps = 1e-5, .tied = true, .mixes = true, .experts = true}, kLfm2Keys,
+        kLfm2Steps, layers_of_lfm2_moe),
+    row("llama", "LlamaForCausalLM", {}, biases),
+    row("llama4_text", "Llama4ForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .head_dim = 128, .experts = true},
+        Known{"use_qk_norm attention_chunk_size"}, attention_bias(), routing("num_local_experts"),
+        interleaved_experts, attend_in_chunks),
+    row("mamba", "MambaForCausalLM", without_attention(true), kRecurrentKeys, planned(kHasMamba),
+        mamba_layers),
+    row("mamba2", "Mamba2ForCausalLM", without_attention(false), kRecurrentKeys,
+        planned(kHasMamba2), mamba2_layers),
+    row("mellum", "MellumForCausalLM",
+        {.positions = 131072, .head_dim = 128, .layer_angles = true, .experts = true}, kNoLayer,
+        kMtpKeys, attention_bias(), kQkNorm, kWideExperts, dense_layers(0, "mlp_layer_types"),
+        mtp()),
+    row("mimo", "MiMoForCausalLM", {.positions = 32768}, kMtpKeys, planned(kNoKernels),
+        flag("attention_bias", true, {&M::qkv_bias}), mtp()),
+    row("minimax", "MiniMaxForCausalLM", kMinimax, kMinimaxSteps, every_second_attends),
+    row("minimax_m2", "MiniMaxM2ForCausalLM",
+        {.positions = 196608, .head_dim = 128, .experts = true}, Known{"use_qk_norm"},
+        kMixtralExperts,
+        // One weight for every channel of all heads.
+        only("qk_norm_type", "per_layer"),
+        flag("use_qk_norm", true, {&M::qk_norm, &M::qk_norm_whole}), mtp_of_minimax),
+    row("minimax_text_01", "MiniMaxText01ForCausalLM", kMinimax, kMinimaxSteps,
+        listed_types_attend),
+    row("ministral", "MinistralForCausalLM", {.positions = 131072}),
+    row("ministral3", "Ministral3ForCausalLM", {.positions = 262144, .eps = 1e-5, .head_dim = 128},
+        planned("scales queries by their position")),
+    row("mistral", "MistralForCausalLM", {.positions = 131072}, refuses("attention_bias"),
+        refuses("mlp_bias")),
+    row("mistral4", "Mistral4ForCausalLM", deepseek(1048576), kDeepseekKeys, kDeepseekExperts),
+    row("mixtral", "MixtralForCausalLM", {.positions = 131072, .eps = 1e-5, .experts = true},
+        kMixtralExperts, refuses("attention_bias"), refuses("mlp_bias")),
+    // Of LLM Foundry.
+    row("mpt", "MptForCausalLM", {.eps = 1e-5, .tied = true, .rotary = 0, .plain_heads = true},
+        Keys{"d_model", "", "n_layers", "n_heads", "max_seq_len", "", "layer_norm_epsilon"},
+        mpt_attention, mpt_mlp, mpt_norms_and_biases, refuses("embedding_fraction", 1),
+        refuses("block_overrides")),
+    row("nemotron", "NemotronForCausalLM", {.positions = 4096, .rotary = 0.5},
+        Keys{.activation = ""}, planned(kSquaresRelu), squared_relu(), biases,
+        layer_norm("norm_eps", true)),
     // Its experts may be none.
-    Family{"nemotron_h", "NemotronHForCausalLM", hf::read_nemotron_h, kMtpKeys, true},
-    Family{"olmo2", "Olmo2ForCausalLM", hf::read_olmo2},
-    Family{"olmo3", "Olmo3ForCausalLM", hf::read_olmo3},
-    Family{"olmo_hybrid", "OlmoHybridForCausalLM", hf::read_olmo_hybrid},
-    Family{"olmoe", "OlmoeForCausalLM", hf::read_olmoe, {}, true},
-    Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
-    Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
-    Family{"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", hf::read_qwen2_vl_text},
-    Family{"qwen2_moe", "Qwen2MoeForCausalLM", hf::read_qwen2_moe, {}, true},
-    Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
-    Family{"qwen3_5_moe_text",
-           "Qwen3_5MoeForCausalLM",
-           hf::read_qwen3_5_moe_text,
-           {},
-           true,
-           "Qwen3_5MoeForConditionalGeneration"},
-    Family{"qwen3_5_text",
-           "Qwen3_5ForCausalLM",
-           hf::read_qwen3_5_text,
-           {},
-           false,
-           "Qwen3_5ForConditionalGeneration"},
+    row("nemotron_h", "NemotronHForCausalLM",
+        {.positions = 4096, .eps = 1e-5, .head_dim = 128, .mixes = true, .experts = true},
+        Keys{.activation = "", .eps = "rms_norm_eps|layer_norm_epsilon"}, kMtpKeys,
+        number_of_blocks, planned(kHasMamba2), squared_relu("mlp_hidden_act"), biases,
+        refuses("sliding_window"), halves_of_nemotron),
+    row("olmo2", "Olmo2ForCausalLM", {.eps = 1e-5}, planned(kNormsBehind), attention_bias(),
+        kWholeQkNorm),
+    row("olmo3", "Olmo3ForCausalLM", {.eps = 1e-5, .layer_angles = true}, kAllButFourth,
+        planned(kNormsBehind), attention_bias(), kWholeQkNorm),
+    // Layers that attend have their norms behind attention and MLP, the others before. Its
+    // published files have no RoPE: rope_parameters without theta.
+    row("olmo_hybrid", "OlmoHybridForCausalLM", {.positions = 65536, .mixes = true},
+        planned("has gated delta nets"), attention_bias(), kWholeQkNorm, gated_delta_of_olmo,
+        attends_every("", 4)),
+    row("olmoe", "OlmoeForCausalLM", {.positions = 4096, .eps = 1e-5, .experts = true},
+        attention_bias(), kWholeQkNorm, routing(), experts_as_mlp),
+    row("phi3", "Phi3ForCausalLM", {.positions = 4096, .eps = 1e-5},
+        has({&M::fused_qkv, &M::fused_gate_up}), count_own_position, refuses("attention_bias"),
+        refuses("mlp_bias")),
+    row("qwen2", "Qwen2ForCausalLM", {.positions = 32768}, kBehindMaxWindowLayers,
+        has({&M::qkv_bias}), refuses("mlp_bias")),
+    row("qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration",
+        {.positions = 32768, .angle_sections = true}, kBehindMaxWindowLayers,
+        sets(&M::family, "qwen2"), has({&M::qkv_bias}), planned(kOfPictures)),
+    row("qwen2_moe", "Qwen2MoeForCausalLM", {.positions = 32768, .experts = true},
+        kBehindMaxWindowLayers, kWideExperts, sparse_layers, refuses("mlp_bias"),
+        flag("qkv_bias", true, {&M::qkv_bias}), shared_width(), has({&E::shared_gate})),
+    row("qwen3", "Qwen3ForCausalLM", {.positions = 32768, .head_dim = 128}, kBehindMaxWindowLayers,
+        attention_bias(), kQkNorm, refuses("mlp_bias")),
+    row("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM|Qwen3_5MoeForConditionalGeneration",
+        {.positions = 32768,
+         .head_dim = 256,
+         .rotary = 0.25,
+         .angle_sections = true,
+         .mixes = true,
+         .experts = true},
+        Keys{.ffn = "shared_expert_intermediate_size"}, mtp("mtp_num_hidden_layers"),
+        refuses("attn_output_gate", 1), kQwenExperts, has({&E::shared_gate}), kQwenDelta),
+    row("qwen3_5_text", "Qwen3_5ForCausalLM|Qwen3_5ForConditionalGeneration",
+        {.positions = 32768,
+         .head_dim = 256,
+         .rotary = 0.25,
+         .angle_sections = true,
+         .mixes = true},
+        mtp("mtp_num_hidden_layers"), refuses("attn_output_gate", 1), kQwenDelta),
     // All of them normalise queries and keys.
-    Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe, {"use_qk_norm"}, true},
-    Family{"qwen3_next", "Qwen3NextForCausalLM", hf::read_qwen3_next, {}, true},
-    Family{"qwen3_vl_moe_text",
-           "Qwen3VLMoeForConditionalGeneration",
-           hf::read_qwen3_vl_moe_text,
-           {},
-           true},
-    Family{"qwen3_vl_text", "Qwen3VLForConditionalGeneration", hf::read_qwen3_vl_text},
-    Family{"seed_oss", "SeedOssForCausalLM", hf::read_seed_oss},
-    Family{"smollm3", "SmolLM3ForCausalLM", hf::read_smollm3},
-    Family{"solar_open", "SolarOpenForCausalLM", hf::read_solar_open, kMtpKeys, true},
-    Family{"stablelm", "StableLmForCausalLM", hf::read_stablelm, {"qk_layernorm"}},
-    Family{"starcoder2", "Starcoder2ForCausalLM", hf::read_starcoder2},
-    Family{"vaultgemma", "VaultGemmaForCausalLM", hf::read_vaultgemma, kGemmaKeys},
+    row("qwen3_moe", "Qwen3MoeForCausalLM", {.positions = 32768, .experts = true},
+        kBehindMaxWindowLayers, Known{"use_qk_norm"}, kWideExperts, sparse_layers,
+        refuses("mlp_bias"), attention_bias(), kQkNorm),
+    row("qwen3_next", "Qwen3NextForCausalLM",
+        {.positions = 32768, .head_dim = 256, .rotary = 0.25, .mixes = true, .experts = true},
+        kQwenExperts, has({&E::shared_gate}), no_dense_layers, kQwenDelta),
+    row("qwen3_vl_moe_text", "Qwen3VLMoeForConditionalGeneration",
+        {.positions = 128000, .head_dim = 128, .angle_sections = true, .experts = true},
+        kBehindMaxWindowLayers, sets(&M::family, "qwen3_moe"), attention_bias(), kQkNorm,
+        kWideExperts, refuses("decoder_sparse_step", 1), refuses("mlp_only_layers")),
+    row("qwen3_vl_text", "Qwen3VLForConditionalGeneration",
+        {.positions = 128000, .head_dim = 128, .angle_sections = true}, kBehindMaxWindowLayers,
+        sets(&M::family, "qwen3"), attention_bias(), kQkNorm, planned(kOfPictures)),
+    row("seed_oss", "SeedOssForCausalLM", {.positions = 524288, .head_dim = 128},
+        flag("attention_bias", true, {&M::qkv_bias}),
+        flag("attention_out_bias", false, {&M::attention_out_bias}),
+        flag("mlp_bias", false, {&M::mlp_bias})),
+    row("smollm3", "SmolLM3ForCausalLM", {.positions = 32768, .tied = true},
+        planned("leaves out RoPE in some layers"), biases),
+    // All of its layers have experts, so that files may lack the size of an MLP without.
+    row("solar_open", "SolarOpenForCausalLM",
+        {.positions = 131072, .eps = 1e-5, .head_dim = 128, .experts = true},
+        Keys{.ffn = "moe_intermediate_size"}, kMtpKeys, attention_bias(), refuses("use_qk_norm"),
+        deepseek_experts(0), mtp()),
+    row("stablelm", "StableLmForCausalLM", {.positions = 4096, .rotary = 0.25},
+        Known{"qk_layernorm"}, flag("use_qkv_bias", false, {&M::qkv_bias}),
+        layer_norm("layer_norm_eps", true),
+        flag("use_parallel_residual", false, {&M::parallel_residual}),
+        flag("qk_layernorm", false, {&M::qk_norm, &M::qk_norm_whole}), norms_of_stablelm),
+    row("starcoder2", "Starcoder2ForCausalLM",
+        {.positions = 4096, .activation = "gelu_pytorch_tanh", .tied = true},
+        layer_norm("norm_epsilon", true), flag("use_bias", true, kBiases),
+        sets(&M::gated_mlp, false)),
+    row("vaultgemma", "VaultGemmaForCausalLM", kGemma, kOfGemma2, kGemmaKeys, kGemmaSteps,
+        softcaps(50, 30), scale_scores_of_gemma),
 };
-
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
     return std::tolower(x) == std::tolower(y);
@@ -231,35 +494,31 @@ std::string known_ones(std::string_view name, const std::vector<std::string>& ty
 const Family& family_of(const JsonReader& config) {
   const auto type = config.find<std::string>("model_type");
   const auto architectures = config.find_array("architectures");
+  const JsonReader* const first =
+      architectures && !architectures->empty() ? &architectures->front() : nullptr;
+  const std::string given = first ? first->value<std::string>() : "";
   std::vector<std::string> types;
   for (const Family& family : kFamilies) {
     types.emplace_back(family.type);
-    const std::string given =
-        architectures && !architectures->empty() ? architectures->front().value<std::string>() : "";
-    const bool named = given.empty() || equal_ignoring_case(given, family.architecture);
-    if (type && *type == family.type) {
-      if (!named && given != family.saved_as) architectures->front().fail(family.architecture);
-      return family;
-    }
-    if (!type && architectures && !architectures->empty() && named) return family;
+    const std::size_t bar = family.architecture.find('|');
+    const std::string_view architecture = family.architecture.substr(0, bar);
+    const bool named = given.empty() || equal_ignoring_case(given, architecture);
+    if (type ? *type != family.type : !first || !named) continue;
+    if (!named && (bar == given.npos || given != family.architecture.substr(bar + 1)))
+      first->fail(architecture);
+    return family;
   }
   const auto without = [](std::string_view part) {
     return fmt::format("a model without {}, because that is not modelled", part);
   };
-  if (!type && architectures && !architectures->empty()) {
-    const JsonReader& first = architectures->front();
-    const std::string name = first.value<std::string>();
-    const std::string_view part = hf::unmodelled_part(name);
-    first.fail(part.empty() ? "the language model of " + known_ones(name, types) : without(part));
+  if (!type && first) {
+    const std::string_view part = unmodelled_part(given);
+    first->fail(part.empty() ? "the language model of " + known_ones(given, types) : without(part));
   }
-  const std::string_view part = type ? hf::unmodelled_part(*type) : std::string_view();
+  const std::string_view part = type ? unmodelled_part(*type) : std::string_view();
   if (!part.empty()) config.fail("model_type", without(part));
   config.fail("model_type", known_ones(type.value_or("llama"), types));
 }
-
-}  // namespace
-
-namespace {
 
 /// Weights stored in 8 or 4 bits, as the files of DeepSeek-V3 and gpt-oss are, are trained in what
 /// the plan says; those of others are read the same way by trainers of adapters.
@@ -281,11 +540,10 @@ constexpr std::array<const char*, 3> kTextParts = {"text_config", "llm_config", 
 /// known family.
 JsonReader text_part(const JsonReader& config) {
   const auto type = config.find<std::string>("model_type");
-  const auto known = [](std::string_view name) {
-    return std::any_of(kFamilies.begin(), kFamilies.end(),
-                       [&](const Family& family) { return family.type == name; });
-  };
-  if (type && known(*type)) return config;
+  const bool known =
+      type && std::any_of(kFamilies.begin(), kFamilies.end(),
+                          [&](const Family& family) { return family.type == *type; });
+  if (known) return config;
   for (const char* key : kTextParts) {
     if (config.has(key)) return config.require_object(key);
   }
@@ -305,18 +563,17 @@ Model model_from_config(const JsonReader& whole) {
   std::set<std::string, std::less<>> asked;
   const JsonReader config = file.noting(asked);
   const Family& family = family_of(config);
-  for (const NeutralKey& entry : kExpertKeys) {
-    if (family.has_experts) break;
-    hf::require_neutral(config, entry,
-                        fmt::format("{} models with experts are not modelled", family.type));
+  const std::vector<std::string_view> known = words_of(family.known.keys);
+  if (!family.shape.experts) {
+    const std::string why = fmt::format("{} models with experts are not modelled", family.type);
+    for (const std::string_view key : words_of(kExpertKeys)) refuse(config, key, 0, why);
   }
   check_storage(config);
   if (wrapped) check_storage(whole);
-  for (const NeutralKey& entry : kUnmodelledKeys) {
-    if (std::find(family.knows.begin(), family.knows.end(), entry.key) != family.knows.end()) {
-      continue;
-    }
-    hf::require_neutral(config, entry, "this is not modelled");
+  for (const std::string_view unmodelled : words_of(kUnmodelledKeys)) {
+    const std::string_view key = unmodelled.substr(0, unmodelled.find('='));
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      refuse(config, key, key == unmodelled ? 0 : 1);
   }
   Model model = family.read(config);
   if (!model.is_moe() &&
@@ -331,11 +588,11 @@ Model model_from_config(const JsonReader& whole) {
   }
   model.initial_deviation =
       config.optional<double>("initializer_range", model.initial_deviation, above(0.0));
-  model.dropout = hf::dropout_of(file);
+  model.dropout = dropout_of(file);
   const bool stored = file.has("quantization_config") || whole.has("quantization_config");
   if (stored && model.planning_only.empty()) model.planning_only = "is stored in fewer bits";
-  asked.insert(family.knows.begin(), family.knows.end());
-  model.ignored_keys = hf::ignored_keys(file, asked);
+  asked.insert(known.begin(), known.end());
+  model.ignored_keys = ignored_keys(file, asked);
   if (wrapped) {
     if (model.planning_only.empty())
       model.planning_only = "is the text part of a model for pictures";
@@ -349,4 +606,4 @@ Model model_from_config(const JsonReader& whole) {
   return model;
 }
 
-}  // namespace shardwright
+}  // namespace shardwright::hf

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,32 +15,34 @@
 
 namespace shardwright::hf {
 
-/// A key whose value must be `neutral` (a number; false is 0 and true is 1), null or absent.
-struct NeutralKey {
-  std::string_view key;
-  double neutral;
-};
-void require_neutral(const JsonReader& config, const NeutralKey& entry, std::string_view why);
-/// require_neutral for what is simply not modelled.
-void refuse(const JsonReader& config, std::string_view key, double neutral);
+using namespace model_limits;
 
-/// An integer from 1 to `most`.
+/// Throws Error where the value of `key` is not `neutral` (a number; false is 0 and true is 1),
+/// null or absent.
+void refuse(const JsonReader& config, std::string_view key, double neutral = 0,
+            std::string_view why = "this is not modelled");
+
+/// Of keys that files call one way or another, "moe_topk|num_experts_per_tok", the first that is
+/// there; the last where none is.
+std::string_view key_of(const JsonReader& config, std::string_view either);
+
+/// An integer from 1 to `most`. `key` may be several, as for key_of.
 std::int64_t size(const JsonReader& config, std::string_view key, std::int64_t most);
 std::int64_t size_or(const JsonReader& config, std::string_view key, std::int64_t fallback,
                      std::int64_t most);
+/// An integer from 0 to `most`; the same.
+std::int64_t count_or(const JsonReader& config, std::string_view key, std::int64_t fallback,
+                      std::int64_t most);
 
 /// True when the key is there, even with null: null and absent differ where a class has a default.
 bool present(const JsonReader& config, std::string_view key);
+/// Notes keys as known that say nothing, or nothing new.
+void pass_over(const JsonReader& config, std::initializer_list<std::string_view> keys);
 
 Activation activation(const JsonReader& config, std::string_view key, std::string_view fallback);
-double norm_eps(const JsonReader& config, std::string_view key, double fallback);
 
-/// The head dimension where no key gives it: hidden / heads, which must divide.
-std::int64_t divided_head_dim(const JsonReader& config, const Model& m, std::string_view heads_key);
-
-/// Sets the window of the layers that have one and their number, or 0 and 0; needs m.family and
-/// m.layers.
-void set_sliding_window(const JsonReader& config, Model& m);
+/// The words of a list that spaces separate.
+std::vector<std::string_view> words_of(std::string_view list);
 
 // Infinity and NaN, which Python's json writes into a config.json and JSON does not have.
 
