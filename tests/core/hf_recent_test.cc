@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "sim/core/executed_plan.h"
-#include "sim/core/hf/families.h"
 #include "sim/core/model.h"
 #include "tests/core/hf_configs.h"
 
