@@ -13,7 +13,7 @@
 
 #include "cli/inspect/inspect.h"
 #include "cli/inspect/training_memory.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/words/plan.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/inspect/inspect.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/prices/catalog.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"

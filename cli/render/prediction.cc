@@ -5,22 +5,32 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "cli/render/stages.h"
+#include "cli/render/sizing.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/render/words/model_parallel.h"
-#include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
+#include "cli/render/words/runs_here.h"
+#include "cli/render/words/sizing.h"
 #include "cli/render/words/why.h"
 #include "cli/text.h"
 #include "sim/core/layout.h"
+#include "sim/core/plan_json.h"
 #include "sim/core/units.h"
 #include "sim/cost/attention_cost.h"
+#include "tuner/size/size_batches.h"
 
 namespace shardwright::cli {
+
 namespace {
 
 constexpr int kBarColumns = 40;
@@ -161,14 +171,6 @@ std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
   return text;
 }
 
-std::string category_words(int category) {
-  std::string name(name_of(static_cast<MemoryCategory>(category)));
-  for (char& letter : name) {
-    if (letter == '_') letter = ' ';
-  }
-  return name;
-}
-
 std::string fit_words(const sim::MemoryPrediction& memory) {
   const Bytes spare = memory.usable_bytes - memory.total_bytes;
   if (memory.verdict == sim::MemoryVerdict::kTight) {
@@ -188,7 +190,8 @@ std::string memory_table(const sim::Prediction& prediction, const Terminal& out)
     const Bytes part = memory.breakdown_bytes[static_cast<std::size_t>(i)];
     if (part <= 0) continue;
     const double share = static_cast<double>(part) / static_cast<double>(memory.usable_bytes);
-    table.add_row({category_words(i), bytes(part), bar(share, kBarColumns, out)});
+    table.add_row(
+        {category_words(static_cast<std::size_t>(i)), bytes(part), bar(share, kBarColumns, out)});
   }
   table.add_rule();
   table.add_row({"peak allocated", bytes(memory.peak_allocated_bytes), "at " + memory.peak_at});
@@ -310,7 +313,8 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
     };
     const auto has = [&](const sim::Prediction& p) { return part(p) > 0; };
     if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
-    row(category_words(i), [&](const auto& p) { return Cell(bytes(part(p))); });
+    row(category_words(static_cast<std::size_t>(i)),
+        [&](const auto& p) { return Cell(bytes(part(p))); });
   }
   row("peak allocated", [](const auto& p) { return Cell(bytes(p.memory.peak_allocated_bytes)); });
   row("peak reserved", [](const auto& p) { return Cell(bytes(p.memory.peak_reserved_bytes)); });
@@ -335,6 +339,374 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
     text += line.empty() ? "" : line + "\n";
   text += "Where the numbers come from: predict with one of them says it.\n";
   return text + extrapolation_words(predictions);
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::pair<CommGroup, std::string_view>, 5> kGroups = {
+    {{CommGroup::kTensor, "tensor"},
+     {CommGroup::kPipeline, "pipeline"},
+     {CommGroup::kContext, "context"},
+     {CommGroup::kExpert, "expert"},
+     {CommGroup::kData, "data"}}};
+
+double of(const std::array<double, kCommGroups>& values, CommGroup group) {
+  return values[static_cast<std::size_t>(group)];
+}
+
+double sent_by(const sim::Prediction& prediction, CommGroup group) {
+  return prediction.sent[static_cast<std::size_t>(group)].total();
+}
+
+/// The stage whose times are those of the whole prediction.
+const sim::StagePrediction& busiest(const sim::Prediction& prediction) {
+  const auto same = std::find_if(prediction.stages.begin(), prediction.stages.end(),
+                                 [&](const sim::StagePrediction& stage) {
+                                   return stage.compute_s == prediction.time.compute_s;
+                                 });
+  return same == prediction.stages.end() ? prediction.stages.front() : *same;
+}
+
+std::string stage_name(const sim::Prediction& prediction, std::size_t first, std::size_t last) {
+  const std::int64_t from = prediction.stages[first].stage, to = prediction.stages[last].stage;
+  return from == to ? fmt::format("{}", from) : fmt::format("{} to {}", from, to);
+}
+
+/// Stages that a table would repeat.
+bool alike(const sim::StagePrediction& a, const sim::StagePrediction& b) {
+  return a.layers == b.layers && a.fits == b.fits &&
+         duration(a.compute_s) == duration(b.compute_s) &&
+         bytes(a.peak_reserved_bytes) == bytes(b.peak_reserved_bytes);
+}
+
+}  // namespace
+
+double variation_s(const sim::Prediction& prediction) {
+  const sim::StagePrediction& s = busiest(prediction);
+  const double parts =
+      s.compute_s + s.exposed_communication_s + s.host_s + s.optimizer_s + s.bubble_s;
+  const double rest = prediction.time.iteration_s - parts;
+  return rest < 1e-9 * prediction.time.iteration_s ? 0 : rest;
+}
+
+std::string stages_text(const sim::Prediction& prediction, const Terminal& out) {
+  const std::vector<sim::StagePrediction>& stages = prediction.stages;
+  std::string text;
+  if (stages.size() > 1) {
+    text += heading(out, "Stages of the pipeline");
+    Table table(
+        {{"stage"}, {"layers"}, {"compute"}, {"waits for data"}, {"bubble"}, {"memory"}, {""}});
+    for (std::size_t i = 0; i < stages.size();) {
+      std::size_t last = i;
+      while (last + 1 < stages.size() && alike(stages[i], stages[last + 1])) ++last;
+      const sim::StagePrediction& s = stages[i];
+      table.add_row({stage_name(prediction, i, last),
+                     fmt::format("{}", s.layers),
+                     duration(s.compute_s),
+                     duration(s.exposed_communication_s),
+                     duration(s.bubble_s),
+                     bytes(s.peak_reserved_bytes),
+                     {s.fits ? "fits" : "does not fit", s.fits ? Style::kGreen : Style::kRed}});
+      i = last + 1;
+    }
+    text += table.render(out);
+    text += fmt::format("The bubble takes {} of the stages' time over {} micro-batches.\n",
+                        percent(prediction.pipeline.bubble), prediction.pipeline.micro_batches);
+  }
+  Table table({{"group"}, {"sent per GPU"}, {"waited for"}});
+  int groups = 0;
+  for (const auto& [group, name] : kGroups) {
+    const double sent = sent_by(prediction, group);
+    if (sent <= 0) continue;
+    table.add_row({std::string(name), bytes(sent), duration(of(prediction.exposed_s, group))});
+    ++groups;
+  }
+  if (groups > 1) text += heading(out, "Communication by group") + table.render(out);
+  return text;
+}
+
+void add_stages(const sim::Prediction& prediction, Json& document) {
+  for (const auto& [group, name] : kGroups) {
+    document["communication_bytes"][std::string(name)] = sent_by(prediction, group);
+  }
+  Json exposed = Json::object();
+  for (const auto& [group, name] : kGroups) {
+    exposed[std::string(name)] = of(prediction.exposed_s, group);
+  }
+  document["exposed_communication_by_group"] = std::move(exposed);
+  document["pipeline"] = {{"bubble", prediction.pipeline.bubble},
+                          {"micro_batches", prediction.pipeline.micro_batches},
+                          {"steady_state_after", prediction.pipeline.steady_state_after}};
+  Json stages = Json::array();
+  for (const sim::StagePrediction& s : prediction.stages) {
+    stages.push_back({{"stage", s.stage},
+                      {"layers", s.layers},
+                      {"time_s",
+                       {{"compute", s.compute_s},
+                        {"exposed_communication", s.exposed_communication_s},
+                        {"host", s.host_s},
+                        {"optimizer", s.optimizer_s},
+                        {"bubble", s.bubble_s}}},
+                      {"peak_allocated_bytes", s.peak_allocated_bytes},
+                      {"peak_reserved_bytes", s.peak_reserved_bytes},
+                      {"fits", s.fits}});
+  }
+  document["stages"] = std::move(stages);
+}
+
+std::vector<Loss> losses_of(const sim::Prediction& prediction) {
+  std::vector<Loss> losses;
+  const sim::StagePrediction& stage = busiest(prediction);
+  losses.push_back({"bubble of the pipeline", stage.bubble_s});
+  for (const auto& [group, name] : kGroups) {
+    losses.push_back(
+        {fmt::format("exposed {} communication", name), of(prediction.exposed_s, group)});
+  }
+  losses.push_back({"host", stage.host_s});
+  losses.push_back({"optimizer", stage.optimizer_s});
+  losses.push_back({"nodes that vary", variation_s(prediction)});
+  std::erase_if(losses, [](const Loss& loss) { return loss.seconds <= 0; });
+  std::stable_sort(losses.begin(), losses.end(),
+                   [](const Loss& a, const Loss& b) { return a.seconds > b.seconds; });
+  return losses;
+}
+
+std::string losses_text(const sim::Prediction& prediction, const Terminal& out) {
+  Table table({{"beside computing"}, {"time"}, {"of the step"}});
+  for (const Loss& loss : losses_of(prediction)) {
+    table.add_row(
+        {loss.what, duration(loss.seconds), percent(loss.seconds / prediction.time.iteration_s)});
+  }
+  return heading(out, "What the busiest stage waits for") + table.render(out);
+}
+
+Json losses_json(const sim::Prediction& prediction) {
+  Json parts = Json::array();
+  for (const Loss& loss : losses_of(prediction)) {
+    parts.push_back({{"what", loss.what},
+                     {"seconds", loss.seconds},
+                     {"share", loss.seconds / prediction.time.iteration_s}});
+  }
+  return parts;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What `size` counts for steps of this size, because it chooses them for the GPUs and not for the
+/// tokens.
+double tokens_where_chosen(const WholeRunAnswer& answer) {
+  return tuner::tokens_factor(answer.tokens_per_step, tuner::uncounted_tokens(answer.conditions),
+                              answer.conditions.critical_tokens);
+}
+
+std::string tokens_taken_words(const WholeRunAnswer& answer) {
+  constexpr double kSeen = 1.005;
+  const double factor = answer.cost.tokens_factor, chosen = tokens_where_chosen(answer);
+  const std::string taken =
+      factor > 1 ? fmt::format(": {:.2f} times the tokens, which days and dollars include", factor)
+                 : std::string(", and the tokens are taken as chosen for steps of this size");
+  if (chosen < kSeen * factor) return taken;
+  return taken +
+         fmt::format("; size, which chooses the batch, counts {:.2f} times the tokens", chosen);
+}
+
+}  // namespace
+
+std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
+  const tuner::RunCost& cost = answer.cost;
+  const tuner::RunConditions& conditions = answer.conditions;
+  std::string text =
+      heading(out, fmt::format("The whole run, {} tokens", tokens_words(conditions.tokens)));
+  Table table({{""}, {"", Align::kRight}, {""}});
+  table.add_row(
+      {"steps alone", days_words(cost.ideal_days), cost.ideal_usd ? dollars(*cost.ideal_usd) : ""});
+  table.add_row({"as published runs went",
+                 {days_words(cost.days), Style::kBold},
+                 cost.usd ? dollars(*cost.usd) : "the price is unknown"});
+  table.add_row({"interval",
+                 fmt::format("{} to {}", days_words(cost.days_interval[0]),
+                             days_words(cost.days_interval[1])),
+                 cost.usd_interval ? fmt::format("{} to {}", dollars((*cost.usd_interval)[0]),
+                                                 dollars((*cost.usd_interval)[1]))
+                                   : ""});
+  text += table.render(out);
+  std::vector<std::string> sentences;
+  const profiles::Production& production = conditions.production;
+  if (production.known()) {
+    sentences.push_back(fmt::format(
+        "Published trainings like it took {:.2f} times their ideal steps; the interval holds "
+        "{:.0f} % of "
+        "them and what offers of the same kind ask. Fitted on {}; {} of {} trainings inside when "
+        "refitted without their family.",
+        cost.production.middle, 100 * production.level, production.source,
+        production.family_out.inside, production.family_out.n));
+  }
+  if (answer.price.known()) {
+    const auto& origin = answer.price.origin;
+    sentences.push_back(fmt::format("On demand at {:.2f} USD per GPU hour: {}{}{}.",
+                                    answer.price.usd_per_gpu_hour, origin.source,
+                                    origin.date.empty() ? "" : ", ", origin.date));
+  }
+  sentences.push_back(
+      fmt::format("A step takes {:.3g} M tokens; the critical batch is about {:.3g} M ({}){}.",
+                  answer.tokens_per_step / 1e6, conditions.critical_tokens / 1e6,
+                  conditions.critical_words, tokens_taken_words(answer)));
+  if (const auto kwh = answer.energy.kwh(answer.gpu, cost.gpu_hours))
+    sentences.push_back(energy_words(answer.energy, answer.gpu, *kwh));
+  for (const std::string& sentence : sentences) {
+    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
+  }
+  return text;
+}
+
+Json whole_run_json(const WholeRunAnswer& answer) {
+  const tuner::RunCost& cost = answer.cost;
+  return {{"tokens", answer.conditions.tokens},
+          {"days", cost.days},
+          {"days_interval", cost.days_interval},
+          {"interval_level", answer.conditions.production.level},
+          {"cost_usd", or_null(cost.usd)},
+          {"cost_usd_interval", or_null(cost.usd_interval)},
+          {"gpu_hours", cost.gpu_hours},
+          {"energy", energy_json(answer.energy, answer.gpu, cost.gpu_hours)},
+          {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
+          {"production_factor", cost.production.middle},
+          {"tokens_factor", cost.tokens_factor},
+          {"tokens_factor_in_size", tokens_where_chosen(answer)},
+          {"critical_tokens_per_step", answer.conditions.critical_tokens},
+          {"whole_run_mfu", cost.whole_mfu}};
+}
+
+std::string jitter_sentence(const sim::Jitter& jitter) {
+  const std::string stages = jitter.bubble_s > 0 ? fmt::format(" and {} longer for other stages",
+                                                               quantity(jitter.bubble_s, "s"))
+                                                 : "";
+  return fmt::format(
+      "With kernels that vary by {} from rank to rank and run to run, the slowest of {} ranks "
+      "takes "
+      "{}{} ({:+.1f} %); on average a rank waits {} in collectives for the last one to join{}.",
+      percent(jitter.kernel_spread), jitter.ranks, jitter.settled ? "" : "at least ",
+      quantity(jitter.iteration_s, "s"), 100 * jitter.slowdown, quantity(jitter.waiting_s, "s"),
+      stages);
+}
+
+nlohmann::ordered_json jitter_json(const sim::Jitter& jitter) {
+  return {{"kernel_spread", jitter.kernel_spread},  {"ranks", jitter.ranks},
+          {"iteration_time_s", jitter.iteration_s}, {"slowdown", jitter.slowdown},
+          {"waiting_s", jitter.waiting_s},          {"bubble_s", jitter.bubble_s},
+          {"exposed_s", jitter.exposed_s},          {"settled", jitter.settled}};
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json memory_json(const sim::MemoryPrediction& memory) {
+  Json breakdown = Json::object();
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    breakdown[std::string(name_of(category))] = memory.breakdown_bytes[static_cast<std::size_t>(i)];
+  }
+  return {{"fits", memory.fits},
+          {"peak_allocated_bytes", memory.peak_allocated_bytes},
+          {"peak_active_bytes", memory.peak_active_bytes},
+          {"peak_reserved_bytes", memory.peak_reserved_bytes},
+          {"runtime_bytes", memory.runtime_bytes},
+          {"total_bytes", memory.total_bytes},
+          {"usable_bytes", memory.usable_bytes},
+          {"interval_bytes", {memory.interval_bytes[0], memory.interval_bytes[1]}},
+          {"verdict", name_of(memory.verdict)},
+          {"peak_at", memory.peak_at},
+          {"allocator_retries", memory.allocator_retries},
+          {"breakdown_bytes", std::move(breakdown)}};
+}
+
+Json inputs_json(const sim::Job& inputs, const Plan& plan) {
+  const Cluster& cluster = inputs.profile.cluster;
+  Json json{{"model", inputs.model_name},
+            {"parameters", count_parameters(inputs.model).total(inputs.model.layers)},
+            {"layers", inputs.model.layers},
+            {"cluster", inputs.cluster_name},
+            {"gpu", cluster.gpu.id},
+            {"gpus_per_node", cluster.gpus_per_node},
+            {"peak_flops", cluster.gpu.peak_bf16_flops},
+            {"plan", plan_to_json(plan)},
+            {"plan_words", plan_words(plan)},
+            {"usual_length", or_null(inputs.usual_length)},
+            {"set", inputs.overrides}};
+  if (const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile)) {
+    json["attention"] = {{"kernel", name_of(attention->form)}, {"why", attention->why}};
+  }
+  if (const std::int64_t each = rack_gpus(plan, inputs.profile.cluster); each > 0) {
+    json["racks"] = (plan.gpus - 1) / each + 1;
+    json["gpus_of_each_rack"] = each;
+  }
+  return json;
+}
+
+Json novelty_json(const profiles::Profile& profile, const sim::Prediction& prediction) {
+  Json json = Json::array();
+  for (const NoveltyWords& words : novelty_words(profile, prediction)) {
+    json.push_back({{"axis", words.axis},
+                    {"class", words.what},
+                    {"adds", words.adds},
+                    {"measure", words.measure}});
+  }
+  return json;
+}
+
+}  // namespace
+
+Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) {
+  const sim::TimePrediction& time = prediction.time;
+  Json document = {{"schema", "shardwright.prediction/1.0"},
+                   {"iteration_time_s", time.iteration_s},
+                   {"iteration_time_interval_s", {time.interval_s[0], time.interval_s[1]}},
+                   {"interval_level", time.interval_level},
+                   {"tokens_per_gpu_s", time.tokens_per_gpu_s},
+                   {"tokens_per_s", time.tokens_per_s},
+                   {"model_tflops_per_gpu", time.model_flops_per_gpu / 1e12},
+                   {"mfu", time.mfu},
+                   {"hfu", time.hfu},
+                   {"time_s",
+                    {{"compute", time.compute_s},
+                     {"exposed_communication", time.exposed_communication_s},
+                     {"host", time.host_s},
+                     {"optimizer", time.optimizer_s},
+                     {"other", time.other_s()}}},
+                   {"communication_bytes",
+                    {{"all_gather", prediction.communication.all_gather},
+                     {"reduce_scatter", prediction.communication.reduce_scatter},
+                     {"all_reduce", prediction.communication.all_reduce},
+                     {"all_to_all", prediction.communication.all_to_all},
+                     {"point_to_point", prediction.communication.point_to_point}}},
+                   {"memory", memory_json(prediction.memory)},
+                   {"extrapolated", prediction.extrapolated},
+                   {"novelty", novelty_json(inputs.profile, prediction)},
+                   {"inputs", inputs_json(inputs, prediction.plan)}};
+  for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
+    document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});
+  document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
+  add_stages(prediction, document);
+  document["host"] = host_json(prediction);
+  document["regime"] = name_of(prediction.regime);
+  if (prediction.routing) document["routing"] = routing_json(inputs, prediction);
+  return document;
+}
+
+Json comparison_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions) {
+  Json document{{"schema", "shardwright.prediction/1.0"}, {"predictions", Json::array()}};
+  Json saved = Json::array();
+  for (const sim::Prediction& prediction : predictions) {
+    document["predictions"].push_back(prediction_json(inputs, prediction));
+    saved.push_back(1 - predictions.front().time.iteration_s / prediction.time.iteration_s);
+  }
+  document["time_saved_by_first"] = std::move(saved);
+  return document;
 }
 
 }  // namespace shardwright::cli

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
-#include "cli/render/json/json_text.h"
 #include "cli/render/measured/calibration.h"
+#include "cli/render/text/json_text.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "cli/render/json/json_text.h"
 #include "cli/render/measured/trace_comparison.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"

@@ -8,7 +8,7 @@
 #include "cli/machine/capabilities.h"
 #include "cli/machine/execution.h"
 #include "cli/machine/machine.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/table.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/units.h"

@@ -13,7 +13,7 @@
 #include "cli/config/smallest_change.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/memory/seen_memory.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/table.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"

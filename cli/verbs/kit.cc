@@ -12,8 +12,8 @@
 
 #include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
-#include "cli/render/json/json_text.h"
 #include "cli/render/measured/trainer_file.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
 #include "cli/verbs/outward.h"

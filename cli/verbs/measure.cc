@@ -12,7 +12,7 @@
 #include "cli/machine/host_profile.h"
 #include "cli/measure/measure_model.h"
 #include "cli/measure/measuring_site.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"

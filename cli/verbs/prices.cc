@@ -7,7 +7,7 @@
 
 #include "cli/prices/catalog.h"
 #include "cli/prices/price_table.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"
 #include "cli/verbs/outward.h"

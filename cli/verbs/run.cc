@@ -11,7 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/machine/host_profile.h"
 #include "cli/measure/measuring_site.h"
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
 #include "cli/run/job_facts.h"

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/render/json/json_text.h"
 #include "cli/render/measured/gpu_results.h"
 #include "cli/render/scores/strangers.h"
 #include "cli/render/scores/validation.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/terminal.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_file.h"

@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "cli/render/words/origins.h"
+#include "cli/render/words/plan.h"
 #include "profiles/profile.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/expect_error.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How stages are shown: those that are alike in one line, groups that send, losses in order.
-#include "cli/render/stages.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+
+#include "cli/render/prediction.h"
 
 namespace shardwright::cli {
 namespace {

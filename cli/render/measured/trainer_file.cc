@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 #include "cli/text.h"
 #include "sim/core/base/json_file.h"
 

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/render/text/terminal.h"
+#include "cli/render/tuning.h"
 #include "profiles/profile.h"
 #include "sim/core/cluster.h"
 #include "sim/core/model.h"
@@ -50,5 +52,54 @@ std::string strategy_software(const Plan& plan, const Stack& stack);
 /// Where strategies of Megatron are priced with the kernels of another framework; else empty.
 std::string foreign_strategy_sentence(const std::vector<sim::Prediction>& predictions,
                                       const Stack& stack);
+
+// How a plan is model-parallel, in a few words.
+
+// Why a model is divided as it is: a sentence for every size, with what its neighbours would take.
+
+/// One sentence for each size of the chosen plan. `tuning` holds a model-parallel answer.
+std::vector<std::string> model_parallel_sentences(const TuningQuestion& question,
+                                                  const tuner::Tuning& tuning);
+
+/// How the framework that lost compares; empty where there was one alone.
+std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
+
+/// How wide the prediction is and what the batch was, of a model-parallel answer.
+/// The best plan that this program runs itself; empty where there is none, or it is the best.
+std::string native_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
+std::vector<std::string> uncertainty_sentences(const tuner::Tuning& tuning);
+
+/// "tp 8, pp 8 x 4, cp 2, dp 8", with what only such plans choose; empty where nothing is divided.
+std::string model_parallel_words(const Plan& plan);
+
+/// The same in as few letters as a table has room for: "tp8 pp8x4 cp2".
+std::string short_layout(const Plan& plan);
+
+// Where the numbers of a prediction come from, how sure they are and what would change them: a few
+// lines for whoever signs. Each value's own source is in `inspect cluster` and `inspect gpu`.
+
+struct NumberOrigin {
+  std::string what;   // "kernels", "network", "scale", "interval", "memory", "price", "change"
+  std::string words;  // one sentence or more
+};
+
+/// In the order of the page. What plays no part in this prediction (a network inside one node) is
+/// left out.
+std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
+                                         const sim::Prediction& prediction);
+
+// Why an interval is as wide as it is, in words: what is new about a run, what that adds to the
+// half-width, and which measurement would take it away.
+
+struct NoveltyWords {
+  std::string_view axis;
+  std::string what;     // the class of the run on that axis
+  double adds = 0;      // of the logarithm; axes add up as squares
+  std::string measure;  // what would take it away
+};
+
+/// The widest first; axes that add nothing are left out.
+std::vector<NoveltyWords> novelty_words(const profiles::Profile& profile,
+                                        const sim::Prediction& prediction);
 
 }  // namespace shardwright::cli

@@ -10,8 +10,6 @@
 
 #include "cli/render/sizing.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/words/model_parallel.h"
-#include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "profiles/prices/energy.h"
 #include "profiles/prices/price.h"

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/words/model_parallel.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 #include "tuner/advice/advice.h"

@@ -48,12 +48,6 @@ double sent_bytes(const sim::Prediction& prediction) {
   return prediction.communication.total();
 }
 
-std::string category_words(std::size_t category) {
-  std::string name(name_of(static_cast<MemoryCategory>(category)));
-  std::replace(name.begin(), name.end(), '_', ' ');
-  return name;
-}
-
 /// "parameters 131 GiB, gradients 65 GiB": what fills most of the memory.
 std::string fillers(const sim::MemoryPrediction& memory) {
   std::vector<std::size_t> order;
@@ -82,6 +76,12 @@ std::string grown(const sim::MemoryPrediction& memory, const sim::MemoryPredicti
 }
 
 }  // namespace
+
+std::string category_words(std::size_t category) {
+  std::string name(name_of(static_cast<MemoryCategory>(category)));
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
 
 std::string cost_words(tuner::Objective objective, double cost) {
   if (std::abs(cost) < 5e-5) return "no difference";

@@ -15,6 +15,9 @@
 
 namespace shardwright::cli {
 
+/// Of a MemoryCategory: "gather buffers".
+std::string category_words(std::size_t category);
+
 /// "3.1 % slower", "0.4 % cheaper", "12 % more memory", "no difference".
 std::string cost_words(tuner::Objective objective, double cost);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `tune --json` said, which `report` reads.
-#include "cli/render/json/tuning_file.h"
+#include "cli/render/tuning_file.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/json_mutator.h"
 

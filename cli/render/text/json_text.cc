@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/json/json_text.h"
+#include "cli/render/text/json_text.h"
 
 #include <nlohmann/json.hpp>
 

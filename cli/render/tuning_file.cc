@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/json/tuning_file.h"
+#include "cli/render/tuning_file.h"
 
 #include <string_view>
 
