@@ -470,11 +470,11 @@ void check_framework(const Model& model, const Plan& plan, const Stack& stack) {
 }
 
 /// Of a cluster whose ranks share processors.
-void check_shared_devices(const Plan& plan, const profiles::Profile& profile) {
+void check_shared_devices(const Model& model, const Plan& plan, const profiles::Profile& profile) {
   const Cluster& cluster = profile.cluster;
   if (cluster.devices_per_node == 0 || !features_of(plan).any()) return;
   const bool runs_here = cluster.gpu.is_processor() && profile.stack.id == kOwnStack;
-  if (!runs_here || !beyond_execution(plan).empty()) {
+  if (!runs_here || !why_not_run(model, plan).empty()) {
     throw InvalidPlan(
         fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
                     beyond(plan, {}), cluster.id));
@@ -520,7 +520,7 @@ void check_precision(const Plan& plan, const Gpu& gpu) {
 
 void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
   check_framework(model, plan, profile.stack);
-  check_shared_devices(plan, profile);
+  check_shared_devices(model, plan, profile);
   check_precision(plan, profile.cluster.gpu);
   if (model.layers < plan.parallel.pp) {
     throw InvalidPlan(fmt::format("pp is {}, more than the {} layers, expected at most {}",

@@ -14,7 +14,6 @@
 #include "cli/streams.h"
 #include "cli/text.h"
 #include "sim/core/base/words.h"
-#include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {
 
@@ -300,7 +299,7 @@ std::string command_of(const FailedParse& failed) {
   return failed.verb.empty() ? failed.program : failed.program + " " + failed.verb;
 }
 
-/// Names of other programs first.
+/// Names of other programs and verbs first.
 std::string hint_for_flag(const std::string& name, const std::vector<std::string>& flags) {
   struct Alias {
     std::string_view theirs, flag, value;
@@ -310,25 +309,14 @@ std::string hint_for_flag(const std::string& name, const std::vector<std::string
                                 {"--load-in-8bit", "--quantize", " int8"},
                                 {"--batch-size", "--micro-batch", ""},
                                 {"--num-gpus", "--gpus", ""},
-                                {"--world-size", "--gpus", ""}};
+                                {"--world-size", "--gpus", ""},
+                                {"--gpus", "--ranks", ""},
+                                {"--global-batch", "--grad-accum", ""}};
   for (const Alias& alias : kAliases) {
     if (name == alias.theirs && std::find(flags.begin(), flags.end(), alias.flag) != flags.end())
       return fmt::format(", did you mean '{}{}'?", alias.flag, alias.value);
   }
   return did_you_mean(name, flags);
-}
-
-/// Of a knob of plans that `run` does not train with, who does.
-std::string who_takes(const FailedParse& failed, std::string_view flag) {
-  if (failed.verb != "run") return "";
-  const auto& knobs = plan_knobs();
-  const bool is_knob = std::any_of(knobs.begin(), knobs.end(), [flag](const PlanKnob& knob) {
-    return flag.starts_with("--") && flag.substr(2) == knob.name;
-  });
-  if (!is_knob) return "";
-  return ": it trains with AdamW, data, tensor and pipeline parallelism and all state on the "
-         "device; predict, tune and size take it, and export writes it for a framework that trains "
-         "so.";
 }
 
 std::string unexpected_word(const FailedParse& failed) {
@@ -346,8 +334,7 @@ std::string unexpected_word(const FailedParse& failed) {
                                  [](const std::string& w) { return w.starts_with('-'); });
   if (flag != words.end()) {
     const std::string name = flag->substr(0, flag->find('='));
-    std::string hint = who_takes(failed, name);
-    if (hint.empty()) hint = hint_for_flag(name, failed.flags);
+    const std::string hint = hint_for_flag(name, failed.flags);
     return fmt::format("{} has no flag '{}'{}", command, name,
                        hint.empty() ? fmt::format("; {} --help lists them.", command) : hint);
   }

@@ -28,6 +28,7 @@ std::string inspect_run(const std::string& path, Form form, const Terminal& out)
                           {"name", path},
                           {"settings", ordered_json::object()}};
     for (const SettingInfo& info : setting_table()) {
+      if (!settings.listed(info)) continue;
       const RunSetting& setting = settings.at(info.key);
       document["settings"][info.key] = {{"value", setting.value}, {"origin", setting.origin}};
     }
@@ -36,6 +37,7 @@ std::string inspect_run(const std::string& path, Form form, const Terminal& out)
   Table table({{"setting"}, {"value", Align::kLeft}, {"from", Align::kLeft}});
   const char* group = "";
   for (const SettingInfo& info : setting_table()) {
+    if (!settings.listed(info)) continue;
     if (std::string_view(group) != info.group && *group != '\0') table.add_rule();
     group = info.group;
     const RunSetting& setting = settings.at(info.key);

@@ -4,10 +4,12 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 
 #include "cli/build_info.h"
+#include "cli/machine/processor.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #include "exec/cuda/gpus.h"
@@ -16,7 +18,9 @@
 #ifdef SHARDWRIGHT_HAS_NCCL
 #include "exec/nccl/nccl_communicator.h"
 #endif
+#include "exec/fp8_products.h"
 #include "sim/core/base/error.h"
+#include "sim/core/placement.h"
 
 namespace shardwright::cli {
 namespace {
@@ -83,13 +87,16 @@ std::string_view name_of(Transport transport) {
   return "?";
 }
 
-ExecutionOffer execution_offer() {
+namespace {
+
+ExecutionOffer find_offer() {
   const BuildInfo build = build_info();
   ExecutionOffer offer;
   offer.cuda_built = build.has_executor("cuda");
   offer.why_no_cuda = build.why_no_cuda;
   offer.nccl_built = build.has_executor("nccl");
   offer.mpi_built = build.has_executor("mpi");
+  offer.host_memory_bytes = this_processor().memory_bytes;
 #ifdef SHARDWRIGHT_HAS_CUDA
   offer.gpus_are_chosen = std::getenv("CUDA_VISIBLE_DEVICES") != nullptr;
   exec::cuda::Gpus found = exec::cuda::find_gpus();
@@ -99,6 +106,13 @@ ExecutionOffer execution_offer() {
                           std::move(gpu.pci_address), gpu.compute_major, gpu.compute_minor});
   }
 #endif
+  return offer;
+}
+
+}  // namespace
+
+ExecutionOffer execution_offer() {
+  static const ExecutionOffer offer = find_offer();
   return offer;
 }
 
@@ -143,6 +157,64 @@ Transport choose_transport(const std::string& wish, DeviceKind device,
   }
   if (wish == "auto" && one_gpu_each && ranks > 1 && offer.nccl_built) return Transport::kNccl;
   return Transport::kLocal;
+}
+
+void check_ranks_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan) {
+  if (how.device == DeviceKind::kCuda && plan.numerics.precision == Precision::kFp8) {
+    for (const OfferedGpu& gpu : offer.gpus) {
+      const std::string why =
+          exec::why_no_fp8(gpu.name, gpu.compute_major, gpu.compute_minor, plan.numerics.recipe());
+      if (!why.empty()) missing(why);
+    }
+  }
+  const std::int64_t most = how.is_virtual ? 4096 : 256;
+  if (how.transport != Transport::kLocal || plan.gpus <= most) return;
+  throw Error(fmt::format(
+      "ranks is {}, but ranks are threads of one process, expected at most {}, or processes that "
+      "mpirun, srun or torchrun starts{}",
+      plan.gpus, most, how.is_virtual ? "" : ", or --clock virtual"));
+}
+
+void check_memory_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan,
+                       const std::vector<Schedule>& stages) {
+  const bool is_alone = how.launch.launcher == exec::Launcher::kNone;
+  const std::int64_t here =
+      is_alone ? plan.gpus : std::max<std::int64_t>(1, how.launch.local_ranks);
+  const bool on_gpus = how.device == DeviceKind::kCuda;
+  const auto places = on_gpus ? std::ssize(offer.gpus) : 1;
+  Bytes most = 0, sum = 0;
+  for (const Schedule& stage : stages) {
+    const Bytes needs = static_memory_bytes(stage);
+    most = std::max(most, needs);
+    sum += needs;
+  }
+  const std::int64_t share = std::max<std::int64_t>(1, (here + places - 1) / places);
+  const double of_all = static_cast<double>(sum) / static_cast<double>(stages.size());
+  const double needed = static_cast<double>(share) * (on_gpus ? static_cast<double>(most) : of_all);
+  const auto has =
+      static_cast<double>(on_gpus ? offer.gpus.front().memory_bytes : offer.host_memory_bytes);
+  if (needed <= has) return;
+  throw Error(
+      fmt::format(
+          "{} rank{} of this plan take{} {:.2f} GiB of memory, but {} {:.2f}, expected a plan "
+          "for less (shardwright tune), or a machine with more",
+          share, share == 1 ? "" : "s", share == 1 ? "s" : "", needed / kGiB,
+          on_gpus ? "a GPU has" : "this machine has", has / kGiB),
+      ExitCode::kInfeasible);
+}
+
+std::string why_not_here(const ExecutionOffer& offer, const Plan& plan,
+                         const std::vector<Schedule>& stages) {
+  try {
+    Execution how;
+    how.device = choose_device("auto", offer).kind;
+    how.transport = choose_transport("auto", how.device, how.launch, plan.gpus, offer);
+    check_ranks_here(offer, how, plan);
+    check_memory_here(offer, how, plan, stages);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 CudaParts cuda_parts() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// On what a run executes: the host or GPUs, and how its ranks reach each other. Decided from what
-// the user wishes and what machine and build offer, without touching a device.
+// On what a run executes: the host or GPUs, and how its ranks reach each other; and why this
+// machine or build does not run a plan that the executor would. Decided from what the user wishes
+// and what machine and build offer, without touching a device.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,8 @@
 
 #include "exec/comm/launch_environment.h"
 #include "sim/core/chrome_trace.h"
+#include "sim/core/plan.h"
+#include "sim/core/schedule.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {
@@ -37,9 +40,10 @@ struct ExecutionOffer {
   std::vector<OfferedGpu> gpus;
   std::string gpu_problem;       // why there is none, as one clause
   bool gpus_are_chosen = false;  // by CUDA_VISIBLE_DEVICES, so each process may see others
+  Bytes host_memory_bytes = 0;
 };
 
-/// Asks the CUDA runtime, when this build has it.
+/// Asks the CUDA runtime, when this build has it, once in a process.
 ExecutionOffer execution_offer();
 
 struct DeviceChoice {
@@ -57,6 +61,24 @@ DeviceChoice choose_device(const std::string& wish, const ExecutionOffer& offer)
 Transport choose_transport(const std::string& wish, DeviceKind device,
                            const exec::LaunchEnvironment& launch, std::int64_t ranks,
                            const ExecutionOffer& offer);
+
+/// What a run takes of a machine.
+struct Execution {
+  DeviceKind device = DeviceKind::kHost;
+  Transport transport = Transport::kLocal;
+  exec::LaunchEnvironment launch{};
+  bool is_virtual = false;  // ranks of virtual clocks take turns
+};
+
+/// Throws Error where the machine does not have what ranks of the plan compute with.
+void check_ranks_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan);
+/// Throws Error where it has less memory than they take; `stages` are the plan's.
+void check_memory_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan,
+                       const std::vector<Schedule>& stages);
+/// What those and the choices above find of a plan that `run` takes with nothing else said, as a
+/// sentence; empty: nothing.
+std::string why_not_here(const ExecutionOffer& offer, const Plan& plan,
+                         const std::vector<Schedule>& stages);
 
 /// What the cuda device computes with, whether or not there is a GPU.
 struct CudaParts {

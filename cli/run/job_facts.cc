@@ -110,7 +110,7 @@ void decide_job(RunOptions& options, const RunSettings& settings, const exec::Da
   facts = {{"version", options.train.tool_version}};
   for (const SettingInfo& info : setting_table()) {
     const RunSetting& setting = settings.at(info.key);
-    if (is_among(kOfOneRank, info.key)) continue;
+    if (!info.shown() || is_among(kOfOneRank, info.key)) continue;
     const bool is_path = is_among(kGivenOrNot, info.key) && !setting.value.empty();
     facts.push_back({info.key, is_path ? "given" : setting.value, setting.origin});
   }

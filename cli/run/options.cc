@@ -16,7 +16,6 @@
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #endif
-#include "exec/fp8_products.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
@@ -30,7 +29,6 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
 constexpr RealRange kNotNegative{0, 1e300};
 constexpr RealRange kShare{0, 1};
-constexpr std::int64_t kMostLocalRanks = 256;
 
 std::optional<std::string> variable(
     const std::vector<std::pair<std::string, std::string>>& environment, const std::string& name) {
@@ -71,16 +69,6 @@ bool times_products(const RunSettings& settings, DeviceKind device, bool determi
     return false;
   }
   return word == "timed" || (word == "auto" && !deterministic);
-}
-
-void require_fp8(const RunOptions& options) {
-  const Numerics& numerics = options.plan.numerics;
-  if (numerics.precision != Precision::kFp8) return;
-  for (const OfferedGpu& gpu : options.gpus) {
-    const std::string why =
-        exec::why_no_fp8(gpu.name, gpu.compute_major, gpu.compute_minor, numerics.recipe());
-    if (!why.empty()) throw Error(why, ExitCode::kMissingDevice);
-  }
 }
 
 /// What is said of the length of a run besides its steps is said once; run files repeat the steps.
@@ -246,6 +234,12 @@ RunOptions run_options(RunSettings& settings) {
   settings.decide("model", options.model_name, plan_file);
   choose_model(settings, document, options);
   if (settings.word("dropout", {"config", "none"}) == "none") options.model.dropout.clear();
+  if (!options.model.dropout.empty()) {
+    throw Error(
+        fmt::format("model '{}': {}, but the executor drops nothing out, expected 0 or "
+                    "--dropout none",
+                    options.model.name, options.model.dropout));
+  }
   ExecutionOffer offer = execution_offer();
   const std::string connects = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
   std::string on = settings.word("device", {"auto", "host", "cuda"});
@@ -283,12 +277,9 @@ RunOptions run_options(RunSettings& settings) {
   if (options.times_products && !options.cluster.empty()) {
     options.product_choices = cluster_file_of(options).product_choices;
   }
+  check_ranks_here(offer, {options.device, options.transport, options.launch, is_virtual},
+                   options.plan);
   if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
-  require_fp8(options);
-  if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
-    settings.fail("ranks",
-                  fmt::format("at most {} when ranks are threads of one process", kMostLocalRanks));
-  }
   options.streams =
       exec::stream_mode_from(settings.word("streams", {"threads", "inline", "shuffled"}));
   options.network = virtual_network(settings, is_virtual, options);

@@ -77,7 +77,6 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   const std::string& file = settings.text("plan");
   const bool from_file = !file.empty();
   Plan plan = document.plan;
-  if (from_file) check_executed(plan, fmt::format("a plan without it in {}", file));
   if (!from_file) {
     plan.ckpt_layers = 0;
     plan.param_dtype = device == DeviceKind::kCuda ? DType::kBf16 : DType::kFp32;
@@ -95,7 +94,10 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   if (!knobs.strategies.empty()) plan.strategy = knobs.strategies.front();
   if (!from_file && knobs.parallel.precision == Precision::kFp8) plan.param_dtype = DType::kBf16;
   plan = with_knobs(std::move(plan), knobs, model.layers);
-  check_run(plan, model);
+  if (const std::string why = why_not_run(model, plan); !why.empty()) {
+    const bool says_the_file = from_file && why_not_run(model, document.plan) == why;
+    throw InvalidPlan(says_the_file ? fmt::format("{}: {}", file, why) : why);
+  }
   if (from_file || settings.given("ranks")) keep_batch(settings, before, launch, plan);
 
   const std::string origin = from_file ? file : "default";

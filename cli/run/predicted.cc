@@ -10,9 +10,7 @@
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
-#include "sim/core/executed_plan.h"
 #include "sim/pipeline/places_free.h"
-#include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -104,12 +102,9 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
     if (std::find(options.notes.begin(), options.notes.end(), note) == options.notes.end())
       options.notes.push_back(std::move(note));
   }
-  check_plan(with_products_in_bf16(options.plan), options.model, predicted.gpus_per_node);
-  predicted.stages =
-      sim::executed_step(options.model, options.plan, profiles::load_stack("native").stack,
-                         predicted.gpus_per_node)
-          .stages;
-  sim::check_places_free(predicted.stages);
+  predicted.stages = sim::proven_step(options.model, options.plan,
+                                      profiles::load_stack("native").stack, predicted.gpus_per_node)
+                         .stages;
   return predicted;
 }
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "cli/run/settings.h"
+#include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {
 
@@ -10,7 +13,7 @@ const std::vector<SettingInfo>& setting_table() {
     constexpr const char* kOptimizer = "How it is trained";
     constexpr const char* kCourse = "Course of the run";
     constexpr const char* kMachine = "On what";
-    return std::vector<SettingInfo>{
+    std::vector<SettingInfo> settings{
         {"plan", "FILE", "", "the plan that tune wrote; without one the defaults below hold",
          kWhat},
         {"model", "NAME|PATH", "", "a built-in model, or a Hugging Face config.json or folder",
@@ -72,6 +75,7 @@ const std::vector<SettingInfo>& setting_table() {
          kHow},
         {"fp8-recipe", "WORD", "",
          "how operands are scaled: tensorwise, rowwise or mxfp8 (default: tensorwise)", kHow},
+        {"loss-chunks", "N", "", "pieces in which logits and loss are computed", kHow},
         {"buffers", "N", "", "rotating gather buffers", kHow},
         {"prefetch", "N", "", "units gathered ahead", kHow},
         {"deterministic", "on|off", "",
@@ -153,6 +157,15 @@ const std::vector<SettingInfo>& setting_table() {
          kMachine},
         {"threads", "N", "0", "processor threads in all; 0: one a core", kMachine},
     };
+    // What else a plan says is read, too, so that why_not_run() can say what run does not do.
+    for (const PlanKnob& knob : plan_knobs()) {
+      const bool is_shown =
+          std::any_of(settings.begin(), settings.end(),
+                      [&](const SettingInfo& info) { return info.key == knob.name; });
+      if (knob.read && !is_shown)
+        settings.push_back({knob.name.data(), knob.type.c_str(), "", knob.what.c_str(), ""});
+    }
+    return settings;
   }();
   return table;
 }

@@ -174,7 +174,9 @@ std::string RunSettings::ini(const std::string& headline) const {
   std::string text = fmt::format("# {}\n", headline);
   const char* group = "";
   for (const SettingInfo& info : setting_table()) {
-    if (std::string_view(group) != info.group) text += fmt::format("\n# {}\n", group = info.group);
+    if (!listed(info)) continue;
+    if (info.shown() && std::string_view(group) != info.group)
+      text += fmt::format("\n# {}\n", group = info.group);
     const RunSetting& setting = at(info.key);
     text += fmt::format("{} = {}  # {}\n", info.key, setting.value, setting.origin);
   }

@@ -22,7 +22,8 @@ struct SettingInfo {
   const char* type;
   const char* fallback;  // empty: none, or said in `help`
   const char* help;
-  const char* group;
+  const char* group;  // empty: --help leaves it out
+  bool shown() const { return *group != '\0'; }
 };
 
 /// The setting that names a run file.
@@ -52,6 +53,8 @@ class RunSettings {
   bool knows(const std::string& key) const { return settings_.contains(key); }
   const RunSetting& at(const std::string& key) const { return settings_.at(key); }
   bool given(const std::string& key) const { return at(key).given; }
+  /// Whether a list of a run's settings has it.
+  bool listed(const SettingInfo& info) const { return info.shown() || given(info.key); }
   const std::string& text(const std::string& key) const { return at(key).value; }
   std::int64_t count(const std::string& key, CountRange range) const;
   double number(const std::string& key, RealRange range) const;

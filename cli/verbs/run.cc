@@ -117,6 +117,18 @@ class RunVerb : public Verb {
   RunVerb() : Verb("run", "trains for real with a plan; trace, metrics, checkpoints") {}
 
   void declare_flags(Command& command) override {
+    for (const char* flag :
+         {"--stack", "--task", "--set", "--node-network", "--power-limit-watts"}) {
+      const auto refuse = [flag](const std::string& value) {
+        throw Error(
+            fmt::format("{} is '{}', but run trains every weight with the framework native "
+                        "on this machine; predict, tune and size take it, and export writes "
+                        "plans for other frameworks",
+                        flag, value),
+            ExitCode::kUsage);
+      };
+      command.add_parsed(flag, refuse, "").group("");
+    }
     declare_setting(command,
                     {kConfig, "FILE", "",
                      "a run file with any of these settings, one KEY = VALUE a line", "What"});
@@ -134,6 +146,10 @@ class RunVerb : public Verb {
       return ExitCode::kDone;
     }
     Predicted predicted = lower_and_predict(options, false);
+    const auto require_memory = [&] {
+      check_memory_here(execution_offer(), {options.device, options.transport, options.launch},
+                        options.plan, predicted.stages);
+    };
     apply_tokenizer(options, settings_);
     exec::Data data = exec::open_data(options.data);
     decide_epochs(settings_, options, data.train->sequences());
@@ -157,6 +173,7 @@ class RunVerb : public Verb {
     choose_trace_step(options, resumable.newest.get());
     decide_job(options, settings_, data);
     if (resumable.newest) require_same_job(options, *resumable.newest);
+    require_memory();
     if (shown) {
       require_room(options);
       try_outputs(options);

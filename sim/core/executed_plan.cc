@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "sim/core/base/error.h"
 #include "sim/core/features.h"
@@ -15,104 +15,12 @@
 
 namespace shardwright {
 
-namespace {
-
-/// Beside products in fp8.
-constexpr Features kExecuted = {Feature::kTensor, Feature::kPipeline};
-
-/// The first thing of tensor parallelism or a pipeline that a plan asks for and the executor does
-/// not run: in short, and as a sentence that goes on with what it expects.
-struct Beyond {
-  std::string what, sentence;
-};
-
-std::optional<Beyond> beyond_model_parallel(const Plan& plan) {
-  const Parallelism& p = plan.parallel;
-  if (p.tp * p.pp > 1 && plan.numerics.precision == Precision::kFp8) {
-    const std::string size =
-        p.tp > 1 ? fmt::format("tp is {}", p.tp) : fmt::format("pp is {}", p.pp);
-    return Beyond{"precision is fp8 and " + size,
-                  "precision is fp8, but " + size +
-                      ", and the executor multiplies so with data parallelism only"};
-  }
-  if (p.pp > 1 && p.schedule() == PipelineKind::kDualpipe) {
-    const std::string what = "pp_schedule is dualpipe";
-    return Beyond{what, what + ", which the executor does not run"};
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
-std::string beyond_execution(const Plan& plan) {
-  if (const auto beyond = beyond_model_parallel(plan)) return beyond->what;
-  return beyond(with_products_in_bf16(plan), kExecuted);
-}
-
-void check_executed(const Plan& plan, std::string_view expected) {
-  if (const auto beyond = beyond_model_parallel(plan))
-    throw InvalidPlan(fmt::format("{}, expected {}", beyond->sentence, expected));
-  refuse_beyond(with_products_in_bf16(plan), kExecuted,
-                "the executor runs data, tensor and pipeline parallelism only", expected);
-}
-
-namespace {
-
-/// What the executor does not do for a model in sequences of that length, as "has experts".
-std::string beyond_executor(const Model& model, std::int64_t seq_len) {
-  if (!model.planning_only.empty()) return model.planning_only;
-  if (!is_trained_family(model.family)) return fmt::format("is of the family {}", model.family);
-  if (attended_share(model, seq_len) < 1) {
-    return fmt::format("attends to a window of {} tokens in longer sequences",
-                       model.sliding_window);
-  }
-  return "";
-}
-
-/// Of what is neither the model's nor parallel.
-std::string beyond_device(const Plan& plan) {
-  const StrategyInfo& strategy = info_of(plan.strategy);
-  if (!strategy.native && !strategy.native_twin)
-    return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);
-  if (plan.attention != AttentionKind::kFlash) {
-    return fmt::format("attention is {}, expected flash: the executor has no other",
-                       name_of(plan.attention));
-  }
-  if (plan.offload != Offload::kNone) {
-    return fmt::format("offload is {}, expected none: the executor keeps everything on its device",
-                       offload_name(plan));
-  }
-  return "";
-}
-
-}  // namespace
-
-std::string why_not_run(const Model& model, const Plan& plan) {
-  if (std::string why = untrained_precision(model, plan); !why.empty()) return why;
-  if (std::string what = beyond_executor(model, plan.seq_len); !what.empty())
-    return fmt::format("the model {}, which run does not train", what);
-  if (std::string beyond = beyond_execution(plan); !beyond.empty())
-    return beyond + ", and run does not train so";
-  return beyond_device(plan);
-}
-
-void check_run(const Plan& plan, const Model& model) {
-  check_trained_precision(model, plan);
-  if (std::string what = beyond_executor(model, plan.seq_len); !what.empty()) {
-    throw Error(fmt::format(
-        "model '{}' {}, which the executor does not run; expected a decoder like {} or "
-        "{}",
-        model.name, what, fmt::join(kTrainedFamilies.begin(), kTrainedFamilies.end() - 1, ", "),
-        kTrainedFamilies.back()));
-  }
-  if (!model.dropout.empty()) {
-    throw Error(
-        fmt::format("model '{}': {}, but the executor drops nothing out, expected 0 or "
-                    "--dropout none",
-                    model.name, model.dropout));
-  }
-  check_executed(plan, "a plan without it");
-  if (std::string what = beyond_device(plan); !what.empty()) throw Error(what);
+Plan with_products_in_bf16(Plan plan) {
+  if (plan.numerics.precision != Precision::kFp8) return plan;
+  plan.numerics.precision = Precision::kBf16;
+  plan.numerics.fp8_recipe.reset();
+  plan.numerics.fp8_params = false;
+  return plan;
 }
 
 namespace {
@@ -134,17 +42,8 @@ std::string odd_size(const Model& model, const Plan& plan) {
   return "";
 }
 
-}  // namespace
-
-Plan with_products_in_bf16(Plan plan) {
-  if (plan.numerics.precision != Precision::kFp8) return plan;
-  plan.numerics.precision = Precision::kBf16;
-  plan.numerics.fp8_recipe.reset();
-  plan.numerics.fp8_params = false;
-  return plan;
-}
-
-std::string untrained_precision(const Model& model, const Plan& plan) {
+/// Of what layers multiply in.
+std::string beyond_precision(const Model& model, const Plan& plan) {
   const Numerics& n = plan.numerics;
   if (n.precision == Precision::kBf16 && n.fp8_recipe) {
     return fmt::format("fp8_recipe is {}, but precision is bf16, expected precision fp8",
@@ -169,8 +68,86 @@ std::string untrained_precision(const Model& model, const Plan& plan) {
   return odd_size(model, plan);
 }
 
-void check_trained_precision(const Model& model, const Plan& plan) {
-  const std::string why = untrained_precision(model, plan);
+std::string beyond_model(const Model& model, std::int64_t seq_len) {
+  const bool is_planned_only = !model.planning_only.empty();
+  if (is_planned_only || !is_trained_family(model.family)) {
+    return fmt::format(
+        "model '{}' {}, which run does not train, expected a decoder like {} or {}", model.name,
+        is_planned_only ? model.planning_only : fmt::format("is of the family {}", model.family),
+        fmt::join(kTrainedFamilies.begin(), kTrainedFamilies.end() - 1, ", "),
+        kTrainedFamilies.back());
+  }
+  if (attended_share(model, seq_len) < 1) {
+    return fmt::format(
+        "model '{}' attends to a window of {} tokens, but seq_len is {} and run attends to all, "
+        "expected at most {}",
+        model.name, model.sliding_window, seq_len, model.sliding_window);
+  }
+  return "";
+}
+
+/// Of what ranks share, and what they do beside training every weight.
+std::string beyond_layout(const Plan& plan) {
+  constexpr Features kExecuted = {Feature::kTensor, Feature::kPipeline,
+                                  Feature::kBucketedStrategy};  // beyond_device() judges these
+  const Parallelism& p = plan.parallel;
+  if (p.tp * p.pp > 1 && plan.numerics.precision == Precision::kFp8) {
+    const std::string_view size = p.tp > 1 ? "tp" : "pp";
+    return fmt::format(
+        "precision is fp8, but {} is {} and run multiplies so with data parallelism alone, "
+        "expected bf16 or {} 1",
+        size, p.tp > 1 ? p.tp : p.pp, size);
+  }
+  if (p.pp > 1 && p.schedule() == PipelineKind::kDualpipe) {
+    return fmt::format("pp_schedule is dualpipe, which run does not do, expected {}",
+                       pipeline_schedules_with([](const PipelineInfo& info) {
+                         return info.order != ChunkOrder::kBothWays;
+                       }));
+  }
+  const std::string what = beyond(with_products_in_bf16(plan), kExecuted);
+  if (what.empty()) return "";
+  return what +
+         ", which run does not do: it trains every weight with AdamW on data, tensor and pipeline "
+         "ranks, expected a plan without it, or another framework (shardwright export)";
+}
+
+std::string beyond_device(const Plan& plan) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (!strategy.native && !strategy.native_twin) {
+    std::vector<std::string_view> names;
+    for (const Strategy one : all_strategies()) {
+      if (info_of(one).native || info_of(one).native_twin) names.push_back(name_of(one));
+    }
+    return fmt::format("strategy is {}, which has no schedule on the native stack, expected {}",
+                       strategy.name, fmt::join(names, ", "));
+  }
+  if (plan.attention != AttentionKind::kFlash) {
+    return fmt::format("attention is {}, expected flash: the executor has no other",
+                       name_of(plan.attention));
+  }
+  if (plan.offload != Offload::kNone) {
+    return fmt::format("offload is {}, expected none: the executor keeps everything on its device",
+                       offload_name(plan));
+  }
+  const TensorOverlap overlap = plan.parallel.tp_overlap.value_or(TensorOverlap::kNone);
+  if (overlap != TensorOverlap::kNone) {
+    return fmt::format("tp_overlap is {}, expected none: the executor multiplies whole operands",
+                       name_of(overlap));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string why_not_run(const Model& model, const Plan& plan) {
+  std::string why = beyond_precision(model, plan);
+  if (why.empty()) why = beyond_model(model, plan.seq_len);
+  if (why.empty()) why = beyond_layout(plan);
+  return why.empty() ? beyond_device(plan) : why;
+}
+
+void check_run(const Plan& plan, const Model& model) {
+  const std::string why = why_not_run(model, plan);
   if (!why.empty()) throw InvalidPlan(why);
 }
 

@@ -10,6 +10,7 @@
 
 #include "sim/core/arena.h"
 #include "sim/core/base/error.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/memory_actions.h"
 #include "sim/core/message_queue.h"
 #include "sim/core/placement.h"
@@ -354,6 +355,15 @@ void check_places_free(const std::vector<Schedule>& stages) {
             : fmt::format("stage {} of this pipeline would train on overwritten values: {}", stage,
                           *taken));
   }
+}
+
+StepProgram proven_step(const Model& model, const Plan& plan, const Stack& native,
+                        std::int64_t gpus_per_node) {
+  check_run(plan, model);
+  check_plan(with_products_in_bf16(plan), model, gpus_per_node);
+  StepProgram step = executed_step(model, plan, native, gpus_per_node);
+  check_places_free(step.stages);
+  return step;
 }
 
 }  // namespace shardwright::sim

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sim/core/schedule.h"
+#include "sim/pipeline/step_program.h"
 
 namespace shardwright::sim {
 
@@ -25,5 +26,10 @@ std::optional<std::string> find_taken_place(const Schedule& schedule, std::int32
 
 /// Throws Error with that sentence. `stages` are those of one step.
 void check_places_free(const std::vector<Schedule>& stages);
+
+/// executed_step() on this project's framework, of a plan that check_plan() and check_run() pass,
+/// with its places proved free: what `run` walks. Throws Error with what it says otherwise.
+StepProgram proven_step(const Model& model, const Plan& plan, const Stack& native,
+                        std::int64_t gpus_per_node);
 
 }  // namespace shardwright::sim

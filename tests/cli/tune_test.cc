@@ -283,7 +283,7 @@ TEST(Tune, TakesModelParallelismWhereDataParallelismCannotTrain) {
       run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")});
   EXPECT_EQ(trained.exit_code, 3) << trained.err;
   EXPECT_THAT(trained.err,
-              HasSubstr(fmt::format("cp is {}, but the executor runs data, tensor and pipeline",
+              HasSubstr(fmt::format("tune_divided.json: cp is {}, which run does not do",
                                     plan.at("cp").get<int>())));
   // Searched again from its own plan: the same.
   const json second = tuned({"--plan", path});

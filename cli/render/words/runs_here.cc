@@ -3,16 +3,17 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#ifndef SHARDWRIGHT_PLANNER_ONLY
+#include "cli/machine/execution.h"
+#endif
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/pipeline/places_free.h"
-#include "sim/pipeline/step_program.h"
 
 namespace shardwright::cli {
 namespace {
@@ -34,11 +35,11 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
   std::string command =
       fmt::format("shardwright run --model {} --ranks {}", quoted(inputs.model_name), plan.gpus);
   for (const std::string_view name :
-       {"strategy",    "shard-group", "seq-len",        "micro-batch",  "grad-accum",
-        "ckpt-layers", "recompute",   "param-dtype",    "reduce-dtype", "moment-dtype",
-        "buffers",     "prefetch",    "precision",      "fp8-recipe",   "tp",
-        "sp",          "pp",          "virtual-stages", "pp-schedule",  "pp-layout",
-        "rank-order",  "sum-shape"}) {
+       {"strategy",    "shard-group", "seq-len",        "micro-batch",   "grad-accum",
+        "ckpt-layers", "recompute",   "param-dtype",    "reduce-dtype",  "moment-dtype",
+        "buffers",     "prefetch",    "precision",      "fp8-recipe",    "tp",
+        "sp",          "pp",          "virtual-stages", "pp-schedule",   "pp-layout",
+        "rank-order",  "sum-shape",   "master-dtype",   "deterministic", "loss-chunks"}) {
     const PlanKnob& knob = plan_knob(name);
     const std::string value = knob.write(plan);
     const bool says = name == "strategy" || name == "seq-len" || name == "param-dtype";
@@ -49,36 +50,34 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
   return command + " --data FILE";
 }
 
-/// What `run` would find before the first step, of as many micro-batches as fill a pipeline.
-std::string fault_of_step(const sim::Job& inputs, Plan plan) {
-  if (plan.stack != kOwnStack) return "";
-  plan.grad_accum = std::min(plan.grad_accum, 4 * plan.parallel.pp);
-  try {
-    sim::check_places_free(sim::executed_step(inputs.model, plan,
-                                              profiles::load_stack(std::string(kOwnStack)).stack,
-                                              inputs.profile.cluster.gpus_per_node)
-                               .stages);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
   RunsHere here;
-  here.why_not = why_not_run(inputs.model, plan);
-  if (here.possible()) here.why_not = fault_of_step(inputs, plan);
-  if (here.possible()) here.command = command_of(inputs, plan);
+  try {
+    [[maybe_unused]] const sim::StepProgram step =
+        sim::proven_step(inputs.model, plan, profiles::load_stack(std::string(kOwnStack)).stack,
+                         inputs.profile.cluster.gpus_per_node);
+    here.command = command_of(inputs, plan);
+#ifdef SHARDWRIGHT_PLANNER_ONLY
+    here.why_not_here = "this build plans alone, expected one that runs, too (SHARDWRIGHT_RUN=ON)";
+#else
+    here.why_not_here = why_not_here(execution_offer(), plan, step.stages);
+#endif
+  } catch (const Error& error) {
+    here.why_not = error.what();
+  }
   return here;
 }
 
 nlohmann::ordered_json runs_here_json(const RunsHere& here) {
-  nlohmann::ordered_json result{
-      {"possible", here.possible()}, {"command", nullptr}, {"why_not", nullptr}};
-  result[here.possible() ? "command" : "why_not"] = here.possible() ? here.command : here.why_not;
-  return result;
+  const auto text = [](const std::string& words) {
+    return words.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words);
+  };
+  return {{"possible", here.possible()},
+          {"command", text(here.command)},
+          {"why_not", text(here.why_not)},
+          {"why_not_here", text(here.why_not_here)}};
 }
 
 }  // namespace shardwright::cli
