@@ -296,7 +296,10 @@ RunOptions run_options(RunSettings& settings) {
   decide_tokens(settings, options.plan);
   options.train = train_options(settings);
   options.train.config = options.config;
-  options.data.train = required(settings, "data", "", "a file, or synthetic");
+  options.until_allocation = settings.word("until", {"end", "allocation"}) == "allocation";
+  options.data.train = options.until_allocation
+                           ? settings.text("data")
+                           : required(settings, "data", "", "a file, or synthetic");
   options.data.eval = settings.text("eval-data");
   options.data.format =
       exec::data_format_from(settings.word("format", {"auto", "text", "bin", "tokens", "sft"}));

@@ -44,6 +44,7 @@ struct RunOptions {
   std::string network;     // of virtual clocks: a cluster; empty: clocks are the wall's
   bool binds_cpus = true;  // host threads of a rank to the processors near its GPU
   int threads = 1;
+  bool until_allocation = false;  // nothing is trained, read or written
   exec::DataOptions data;
   exec::TrainOptions train;
   exec::JobFacts facts;                  // that all ranks must have alike

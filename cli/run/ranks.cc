@@ -22,6 +22,7 @@
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/libraries/nvtx.h"
 #endif
+#include "exec/step_memory.h"
 #include "exec/train/hang_watch.h"
 #include "exec/train/resume.h"
 #ifdef SHARDWRIGHT_HAS_MPI
@@ -74,6 +75,27 @@ RunOutcome run_mpi(const RunOptions& options, const std::vector<Schedule>& stage
   return outcome;
 }
 #endif
+
+RunOutcome run_each(const RunOptions& options, const std::vector<Schedule>& stages,
+                    exec::TrainObserver& observer, const RankBody& body) {
+  switch (options.transport) {
+    case Transport::kNccl:
+#ifdef SHARDWRIGHT_HAS_NCCL
+      return run_nccl(options, stages, observer, body);
+#else
+      break;
+#endif
+    case Transport::kMpi:
+#ifdef SHARDWRIGHT_HAS_MPI
+      return run_mpi(options, stages, observer, body);
+#else
+      break;
+#endif
+    case Transport::kLocal:
+      break;
+  }
+  return run_local(options, stages, observer, body);
+}
 
 std::unique_ptr<exec::RangeMarker> make_range_marker(const RunOptions& options) {
 #ifdef SHARDWRIGHT_HAS_CUDA
@@ -178,23 +200,21 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
     outcome.peak_bytes = device.peak_allocated_bytes();
     return outcome;
   };
-  switch (options.transport) {
-    case Transport::kNccl:
-#ifdef SHARDWRIGHT_HAS_NCCL
-      return run_nccl(options, stages, observer, body);
-#else
-      break;
-#endif
-    case Transport::kMpi:
-#ifdef SHARDWRIGHT_HAS_MPI
-      return run_mpi(options, stages, observer, body);
-#else
-      break;
-#endif
-    case Transport::kLocal:
-      break;
-  }
-  return run_local(options, stages, observer, body);
+  return run_each(options, stages, observer, body);
+}
+
+void allocate_ranks(const RunOptions& options, const std::vector<Schedule>& stages,
+                    exec::TrainObserver& observer) {
+  run_each(options, stages, observer,
+           [&](exec::Device& device, exec::RankGroups groups, int rank, exec::TrainObserver*) {
+             const RankMesh mesh(options.plan, stages.front().shard_ranks());
+             const Schedule& schedule = stages[static_cast<std::size_t>(mesh.place_of(rank).pp)];
+             require_free_memory(device, schedule);
+             const exec::StepMemory memory(schedule, groups.shard->rank(), device);
+             groups.world->barrier();
+             groups.leave();
+             return RunOutcome();
+           });
 }
 
 }  // namespace shardwright::cli

@@ -37,4 +37,8 @@ RunOutcome run_ranks(const RunOptions& options, const std::vector<Schedule>& sta
                      const exec::Data& data, const std::vector<std::filesystem::path>& resume,
                      exec::TrainObserver& observer, const OnReady& on_ready);
 
+/// Starts the ranks and allocates all memory of theirs, no more.
+void allocate_ranks(const RunOptions& options, const std::vector<Schedule>& stages,
+                    exec::TrainObserver& observer);
+
 }  // namespace shardwright::cli

@@ -114,6 +114,8 @@ const std::vector<SettingInfo>& setting_table() {
         {"save-patience", "S", "120",
          "seconds for which a last checkpoint that cannot be written (a full disk) is tried again",
          kCourse},
+        {"until", "WORD", "end",
+         "end, or allocation: stop once every rank has its memory; no data are read", kCourse},
         {"log-every", "N", "1", "steps between lines; evaluated and skipped steps are always shown",
          kCourse},
         {"tensorboard", "on|off", "off",

@@ -150,6 +150,11 @@ class RunVerb : public Verb {
       check_memory_here(execution_offer(), {options.device, options.transport, options.launch},
                         options.plan, predicted.stages);
     };
+    if (options.until_allocation) {
+      // Ranks of virtual clocks stand for machines that are not here.
+      if (options.network.empty()) require_memory();
+      return allocate(context, options, predicted.stages);
+    }
     apply_tokenizer(options, settings_);
     exec::Data data = exec::open_data(options.data);
     decide_epochs(settings_, options, data.train->sequences());
@@ -222,6 +227,25 @@ class RunVerb : public Verb {
             fallback.empty() ? info.help : fmt::format("{} (default: {})", info.help, fallback))
         .type_name(info.type)
         .group(info.group);
+  }
+
+  ExitCode allocate(const Context& context, const RunOptions& options,
+                    const std::vector<Schedule>& stages) const {
+    const bool shown = options.launch.rank == 0;
+    RunPrinter printer(messages(), context.err, shown, options.log_every, {});
+    allocate_ranks(options, stages, printer);
+    const Bytes most = fullest_bytes(stages);
+    if (shown && json_) {
+      fmt::print(results(), "{}\n",
+                 json_text({{"schema", "shardwright.run/1.0"},
+                            {"planned_memory_bytes", most},
+                            {"plan", plan_to_json(options.plan)}}));
+    } else if (shown) {
+      fmt::print(results(), "memory is allocated on {}: {} rank{}, at most {} each, as planned\n",
+                 name_of(options.device), options.plan.gpus, options.plan.gpus == 1 ? "" : "s",
+                 bytes(most));
+    }
+    return ExitCode::kDone;
   }
 
   static void choose_trace_step(RunOptions& options, const exec::Checkpoint* resume) {

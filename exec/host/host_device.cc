@@ -2,6 +2,7 @@
 #include "exec/host/host_device.h"
 
 #include <fmt/core.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -57,19 +58,36 @@ class HostDevice::HostAllocation final : public Allocation {
   HostAllocation(HostDevice& device, Bytes bytes)
       : device_(device),
         bytes_(bytes),
-        data_(::operator new(static_cast<std::size_t>(bytes), kAlignment)) {
+        data_(device.clocks_ ? reserved(bytes)
+                             : ::operator new(static_cast<std::size_t>(bytes), kAlignment)) {
     const Bytes now = device_.allocated_.fetch_add(bytes) + bytes;
     Bytes peak = device_.peak_.load();
     while (peak < now && !device_.peak_.compare_exchange_weak(peak, now)) {
     }
   }
   ~HostAllocation() override {
-    ::operator delete(data_, kAlignment);
+    if (device_.clocks_) {
+      ::munmap(data_, length_of(bytes_));
+    } else {
+      ::operator delete(data_, kAlignment);
+    }
     device_.allocated_.fetch_sub(bytes_);
   }
   void* data() const override { return data_; }
 
  private:
+  static std::size_t length_of(Bytes bytes) {
+    return static_cast<std::size_t>(std::max<Bytes>(bytes, 1));
+  }
+  /// Ranks of virtual clocks may have more in all than the machine; what none touches costs
+  /// nothing.
+  static void* reserved(Bytes bytes) {
+    void* data = ::mmap(nullptr, length_of(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+    return data;
+  }
+
   static constexpr std::align_val_t kAlignment{kArenaAlignment};
   HostDevice& device_;
   Bytes bytes_;
