@@ -157,6 +157,17 @@ TEST(HfRecent, SavedConfigsOfEveryFamilyHaveTheParametersOfTransformers) {
   EXPECT_GE(families.size(), 80U);
 }
 
+// As of granite_swa: of each n layers the first sees all, and of one layer that one.
+TEST(HfRecent, GraniteWithExpertsHasNoWindowWhereEveryLayerSeesAll) {
+  json config =
+      small("granitemoe_swa",
+            {{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"sliding_window", 32}});
+  EXPECT_EQ(read(config).windowed_layers, 3);
+  config["sliding_window_pattern"] = 1;
+  EXPECT_EQ(read(config).windowed_layers, 0);
+  EXPECT_EQ(read(config).sliding_window, 0);
+}
+
 TEST(HfRecent, FilesAsTransformers5SavesThem) {
   // Angles by the kind of a layer.
   const json angles = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},

@@ -294,9 +294,9 @@ const std::vector<Family> kFamilies = {
         kAllBehindFourth, kGraniteKeys, planned(kMultiplies), biases, has({&M::attention_sinks})),
     row("granitemoe", "GraniteMoeForCausalLM", {.experts = true}, kGraniteKeys, attention_bias(),
         kMixtralExperts),
-    row("granitemoe_swa", "GraniteMoeSWAForCausalLM", {.experts = true}, kGraniteKeys,
-        attention_bias(), kMixtralExperts, shared_width_of_granite, has({&M::attention_sinks}),
-        windowed(kAllBehindFourth)),
+    row("granitemoe_swa", "GraniteMoeSWAForCausalLM", {.experts = true}, kAllBehindFourth,
+        kGraniteKeys, attention_bias(), kMixtralExperts, shared_width_of_granite,
+        has({&M::attention_sinks})),
     // Its experts may be none.
     row("granitemoehybrid", "GraniteMoeHybridForCausalLM", {.mixes = true, .experts = true},
         kGraniteKeys, planned(kMultiplies), attention_bias(), has({&M::fused_gate_up}),

@@ -225,10 +225,6 @@ Step passes_over(std::vector<std::string_view> keys) {
   };
 }
 
-Step windowed(const Windows& windows) {
-  return [windows](const JsonReader& config, Model& m) { set_sliding_window(config, m, windows); };
-}
-
 Step window(std::int64_t usual) {
   return [usual](const JsonReader& config, Model& m) {
     m.sliding_window = size_or(config, "sliding_window", usual, kPositions);

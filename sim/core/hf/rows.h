@@ -104,8 +104,6 @@ Step squared_relu(std::string_view key = "hidden_act");
 Step mtp(std::string_view key = "num_nextn_predict_layers");
 /// The window of the layers that a step behind this one finds to have one.
 Step window(std::int64_t usual);
-/// Windows read anew.
-Step windowed(const Windows& windows);
 
 // Experts.
 
