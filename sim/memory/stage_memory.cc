@@ -15,18 +15,6 @@
 
 namespace shardwright::sim {
 
-namespace {
-
-/// Where the schedule has a steady state, as many passes are in flight with fewer micro-batches,
-/// once warm-up is over.
-PipelineShape shortened(PipelineShape shape) {
-  if (shape.info().has_steady_state)
-    shape.micro_batches = std::min(shape.micro_batches, 4 * shape.stages);
-  return shape;
-}
-
-}  // namespace
-
 /// The chunks of a plan, lowered for their memory; those that are alike once.
 class StageMemory::Chunks {
  public:
@@ -228,7 +216,7 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
 std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
                                                        const std::vector<ChunkContent>& parts,
                                                        Stages which, Bytes most) {
-  const PipelineShape shape = shortened(pipeline_shape(asked));
+  const PipelineShape shape = pipeline_shape(with_warm_up(asked));
   const Plan plan = plan_of_chunk(asked, shape);
   // Where weight gradients are put off their operands say what stays for them.
   const bool splits = shape.info().splits_backward;

@@ -223,6 +223,12 @@ Plan plan_of_chunk(const Plan& plan, const PipelineShape& shape) {
   return of_chunk;
 }
 
+Plan with_warm_up(Plan plan) {
+  if (info_of(plan.parallel.schedule()).has_steady_state)
+    plan.grad_accum = std::min(plan.grad_accum, 4 * plan.parallel.pp);
+  return plan;
+}
+
 PipelineShape pipeline_shape(const Plan& plan) {
   const Parallelism& p = plan.parallel;
   PipelineShape shape;

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "tuner/advice/advice.h"
-#include "tuner/search/robustness.h"
 #include "tuner/search/frameworks.h"
 #include "tuner/search/request.h"
+#include "tuner/search/robustness.h"
 #include "tuner/search/search.h"
 #include "tuner/search/steps.h"
 

@@ -17,8 +17,8 @@
 #include "sim/core/base/numbers.h"
 #include "sim/core/base/portable_math.h"
 #include "sim/core/base/words.h"
-#include "tuner/search/robustness.h"
 #include "tuner/runs/run_cost.h"
+#include "tuner/search/robustness.h"
 #include "tuner/search/search.h"
 
 namespace shardwright::tuner {

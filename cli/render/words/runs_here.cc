@@ -14,6 +14,7 @@
 #include "sim/core/executed_plan.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/pipeline/places_free.h"
+#include "sim/program/stages.h"
 
 namespace shardwright::cli {
 namespace {
@@ -55,9 +56,9 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
 RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
   RunsHere here;
   try {
-    [[maybe_unused]] const sim::StepProgram step =
-        sim::proven_step(inputs.model, plan, profiles::load_stack(std::string(kOwnStack)).stack,
-                         inputs.profile.cluster.gpus_per_node);
+    [[maybe_unused]] const sim::StepProgram step = sim::proven_step(
+        inputs.model, sim::with_warm_up(plan), profiles::load_stack(std::string(kOwnStack)).stack,
+        inputs.profile.cluster.gpus_per_node);
     here.command = command_of(inputs, plan);
 #ifdef SHARDWRIGHT_PLANNER_ONLY
     here.why_not_here = "this build plans alone, expected one that runs, too (SHARDWRIGHT_RUN=ON)";
