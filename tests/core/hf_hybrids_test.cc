@@ -534,6 +534,18 @@ TEST(HfHybrids, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_THAT(problem_of({{"model_type", "zamba2"}}), HasSubstr("blocks of attention"));
 }
 
+// Ling's linear attention: files say use_qk_norm, which is what one means that lacks it.
+TEST(HfRecurrent, LingsNormsOfHeadsAreRead) {
+  const json ling = with(family("bailing_moe_linear", "BailingMoeLinearV2ForCausalLM"),
+                         {{"num_hidden_layers", 5},
+                          {"num_experts", 8},
+                          {"num_experts_per_tok", 2},
+                          {"moe_intermediate_size", 32}});
+  EXPECT_TRUE(read(ling).qk_norm);
+  EXPECT_EQ(read(with(ling, {{"use_qk_norm", true}})), read(ling));
+  EXPECT_FALSE(read(with(ling, {{"use_qk_norm", false}})).qk_norm);
+}
+
 struct CountedByHand {
   json config;
   std::int64_t parameters, active;
