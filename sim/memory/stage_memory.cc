@@ -216,7 +216,8 @@ std::vector<MemoryLevel> StageMemory::levels(const Plan& plan,
 std::vector<MemoryLevel> StageMemory::levels_of_passes(const Plan& asked,
                                                        const std::vector<ChunkContent>& parts,
                                                        Stages which, Bytes most) {
-  const PipelineShape shape = pipeline_shape(with_warm_up(asked));
+  PipelineShape shape = pipeline_shape(asked);
+  shape.micro_batches = static_cast<std::int32_t>(telling_micro_batches(asked));
   const Plan plan = plan_of_chunk(asked, shape);
   // Where weight gradients are put off their operands say what stays for them.
   const bool splits = shape.info().splits_backward;

@@ -223,10 +223,9 @@ Plan plan_of_chunk(const Plan& plan, const PipelineShape& shape) {
   return of_chunk;
 }
 
-Plan with_warm_up(Plan plan) {
-  if (info_of(plan.parallel.schedule()).has_steady_state)
-    plan.grad_accum = std::min(plan.grad_accum, 4 * plan.parallel.pp);
-  return plan;
+std::int64_t telling_micro_batches(const Plan& plan) {
+  const bool repeats = info_of(plan.parallel.schedule()).has_steady_state;
+  return repeats ? std::min(plan.grad_accum, 4 * plan.parallel.pp) : plan.grad_accum;
 }
 
 PipelineShape pipeline_shape(const Plan& plan) {

@@ -46,9 +46,9 @@ void count_kinds(const Model& model, ChunkContent& chunk);
 ChunkContent whole_model(const Model& model, const Plan& plan);
 
 PipelineShape pipeline_shape(const Plan& plan);
-/// The plan with no more micro-batches than show all that a stage does: where the schedule has a
-/// steady state, as many passes are in flight with fewer ones, once warm-up is over.
-Plan with_warm_up(Plan plan);
+/// Of its micro-batches, as many as show all that a stage does: where the schedule has a steady
+/// state, as many passes are in flight with fewer ones, once warm-up is over.
+std::int64_t telling_micro_batches(const Plan& plan);
 /// The plan as a chunk sees it: it accumulates the micro-batches that pass it.
 Plan plan_of_chunk(const Plan& plan, const PipelineShape& shape);
 

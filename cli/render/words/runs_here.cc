@@ -55,10 +55,12 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
 
 RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
   RunsHere here;
+  Plan told = plan;
+  told.grad_accum = sim::telling_micro_batches(plan);
   try {
-    [[maybe_unused]] const sim::StepProgram step = sim::proven_step(
-        inputs.model, sim::with_warm_up(plan), profiles::load_stack(std::string(kOwnStack)).stack,
-        inputs.profile.cluster.gpus_per_node);
+    [[maybe_unused]] const sim::StepProgram step =
+        sim::proven_step(inputs.model, told, profiles::load_stack(std::string(kOwnStack)).stack,
+                         inputs.profile.cluster.gpus_per_node);
     here.command = command_of(inputs, plan);
 #ifdef SHARDWRIGHT_PLANNER_ONLY
     here.why_not_here = "this build plans alone, expected one that runs, too (SHARDWRIGHT_RUN=ON)";
