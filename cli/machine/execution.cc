@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <numeric>
 
 #include "cli/build_info.h"
 #include "cli/machine/processor.h"
@@ -175,6 +176,23 @@ void check_ranks_here(const ExecutionOffer& offer, const Execution& how, const P
       plan.gpus, most, how.is_virtual ? "" : ", or --clock virtual"));
 }
 
+Bytes fullest_bytes(const std::vector<Schedule>& stages) {
+  Bytes most = 0;
+  for (const Schedule& stage : stages) most = std::max(most, static_memory_bytes(stage));
+  return most;
+}
+
+namespace {
+
+double mean_bytes(const std::vector<Schedule>& stages) {
+  const Bytes sum = std::accumulate(
+      stages.begin(), stages.end(), Bytes{0},
+      [](Bytes before, const Schedule& stage) { return before + static_memory_bytes(stage); });
+  return static_cast<double>(sum) / static_cast<double>(stages.size());
+}
+
+}  // namespace
+
 void check_memory_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan,
                        const std::vector<Schedule>& stages) {
   const bool is_alone = how.launch.launcher == exec::Launcher::kNone;
@@ -182,15 +200,10 @@ void check_memory_here(const ExecutionOffer& offer, const Execution& how, const 
       is_alone ? plan.gpus : std::max<std::int64_t>(1, how.launch.local_ranks);
   const bool on_gpus = how.device == DeviceKind::kCuda;
   const auto places = on_gpus ? std::ssize(offer.gpus) : 1;
-  Bytes most = 0, sum = 0;
-  for (const Schedule& stage : stages) {
-    const Bytes needs = static_memory_bytes(stage);
-    most = std::max(most, needs);
-    sum += needs;
-  }
   const std::int64_t share = std::max<std::int64_t>(1, (here + places - 1) / places);
-  const double of_all = static_cast<double>(sum) / static_cast<double>(stages.size());
-  const double needed = static_cast<double>(share) * (on_gpus ? static_cast<double>(most) : of_all);
+  // Ranks of all stages share a host.
+  const double each = on_gpus ? static_cast<double>(fullest_bytes(stages)) : mean_bytes(stages);
+  const double needed = static_cast<double>(share) * each;
   const auto has =
       static_cast<double>(on_gpus ? offer.gpus.front().memory_bytes : offer.host_memory_bytes);
   if (needed <= has) return;

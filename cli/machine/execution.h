@@ -72,6 +72,8 @@ struct Execution {
 
 /// Throws Error where the machine does not have what ranks of the plan compute with.
 void check_ranks_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan);
+/// Of the stage that needs most.
+Bytes fullest_bytes(const std::vector<Schedule>& stages);
 /// Throws Error where it has less memory than they take; `stages` are the plan's.
 void check_memory_here(const ExecutionOffer& offer, const Execution& how, const Plan& plan,
                        const std::vector<Schedule>& stages);

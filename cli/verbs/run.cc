@@ -24,7 +24,6 @@
 #include "cli/run/tokenizer.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
-#include "exec/step_memory.h"
 #include "exec/train/train_state.h"
 #include "profiles/profile.h"
 #include "sim/core/base/atomic_file.h"
@@ -57,14 +56,6 @@ TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
   for (auto& note : notes_of(origin)) notes.push_back(std::move(note));
   notes.emplace_back("ranks", fmt::format("{}", options.plan.gpus));
   return notes;
-}
-
-/// Of the stage that needs most.
-Bytes fullest_bytes(const std::vector<Schedule>& stages) {
-  Bytes most = 0;
-  for (const Schedule& stage : stages)
-    most = std::max(most, exec::StepMemory::planned_bytes(stage));
-  return most;
 }
 
 /// What a run may go on from.
