@@ -313,10 +313,6 @@ double OpCosts::memory_s(double bytes, double efficiency) const {
   return memory_time_s(kernels_.memory, kernels_.rates, bytes, efficiency);
 }
 
-double OpCosts::flops_s(double flops) const {
-  return flops / (kernels_.rates.peak_flops * kernels_.gemm.e);
-}
-
 double OpCosts::launch_s(bool backward) const {
   const HostCosts& host = profile_.stack.host;
   return backward ? host.backward_launch_s : host.forward_launch_s;

@@ -202,8 +202,6 @@ class OpCosts {
   /// Over the link to the host. Both ways at once reach together what one reaches alone
   /// (nvbandwidth: 175 and 172 GB/s at once, 359 and 377 alone, GB300).
   double host_link_s(double bytes) const { return bytes / profile_.cluster.gpu.pcie_bytes_per_s; }
-  /// Of large GEMMs in bf16.
-  double flops_s(double flops) const;
   /// The host's time for one kernel.
   double launch_s(bool backward) const;
   /// To launch the operation; nothing where a CUDA graph holds it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a step takes as long as it does, and what one change would buy.
 //
-// Each part of the step is told apart by what bounds it (step_parts.h). The changes are tried, not
+// Each part of the step is told apart by what bounds it. The changes are tried, not
 // guessed: each alters one thing about the plan, the software or the hardware and predicts again.
 // They are ranked by tokens per second, because some of them change the batch.
 #pragma once

@@ -114,7 +114,7 @@ std::optional<Plan> nothing_recomputed(const Plan& plan, const Stack& stack);
 
 // Layer programs by what they depend on, so that plans which differ in anything else share them.
 //
-// A field of Plan that LayerPrograms begins to read belongs into the key of program_cache.cc:
+// A field of Plan that LayerPrograms begins to read belongs into the key of ProgramCache:
 // bounds and predictions both ask here, so they cannot disagree about it.
 
 // A plan without what no list of a unit's operations depends on.

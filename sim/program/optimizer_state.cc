@@ -31,11 +31,6 @@ double moment_bytes(const Plan& plan) {
   return one;
 }
 
-double update_bytes(const Plan& plan, double adamw_bytes) {
-  // Both fp32 moments are read and written in AdamW's traffic.
-  return adamw_bytes + 2 * (moment_bytes(plan) - 8);
-}
-
 double update_flops(const Model& model, const Plan& plan) {
   if (plan.numerics.optimizer != Optimizer::kMuon) return 0;
   constexpr double kSteps = 5;

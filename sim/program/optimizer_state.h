@@ -25,9 +25,6 @@ double kept_gradient_bytes(const Plan& plan, const Stack& stack);
 /// Bytes of state a parameter, without the master copy.
 double moment_bytes(const Plan& plan);
 
-/// Memory traffic of an update a parameter, where AdamW with fp32 moments moves `adamw_bytes`.
-double update_bytes(const Plan& plan, double adamw_bytes);
-
 /// Operations a parameter beyond that; of muon, with matrices as wide as the model.
 double update_flops(const Model& model, const Plan& plan);
 

@@ -4,9 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "profiles/ledger/ledger.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/worker_pool.h"
 #include "sim/core/units.h"
 #include "tuner/search/frameworks.h"
 #include "tuner/search/space.h"

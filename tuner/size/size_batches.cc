@@ -4,18 +4,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "profiles/ledger/ledger.h"
 #include "sim/core/base/error.h"
-#include "sim/core/base/worker_pool.h"
 #include "sim/core/units.h"
 #include "tuner/runs/run_cost.h"
-#include "tuner/search/frameworks.h"
-#include "tuner/search/steps.h"
 
 namespace shardwright::tuner {
 
