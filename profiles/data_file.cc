@@ -99,7 +99,7 @@ fs::path shipped_file(DataKind kind, const std::string& given) {
   std::error_code unknown;
   // Presets beside the ledger have names, too, which are told to nobody.
   if (kind == DataKind::kStack && !fs::exists(file, unknown)) {
-    const fs::path preset = presets_folder() / (name + ".json");
+    fs::path preset = presets_folder() / (name + ".json");
     if (fs::exists(preset, unknown)) return preset;
   }
   if (!fs::exists(file, unknown)) {

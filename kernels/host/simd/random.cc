@@ -9,8 +9,8 @@
 namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
 namespace {
 
-constexpr int kPairs = kWidth / 2;
-constexpr int kParts = 16 / kPairs;
+constexpr std::ptrdiff_t kPairs = kWidth / 2;
+constexpr std::ptrdiff_t kParts = 16 / kPairs;
 typedef std::uint64_t LongVec __attribute__((vector_size(8 * kPairs)));
 typedef std::uint32_t ShortVec __attribute__((vector_size(4 * kPairs)));
 
@@ -61,7 +61,7 @@ SHARDWRIGHT_INLINE void fill_group(const RandomStream& stream, std::uint64_t gro
     const LongVec words[4] = {c0, c1, c2, c3};
     for (int word = 0; word < 4; ++word) {
       const ShortVec narrow = __builtin_convertvector(words[word], ShortVec);
-      std::memcpy(out + 16 * word + part * kPairs, &narrow, sizeof narrow);
+      std::memcpy(out + part * kPairs + 16 * std::ptrdiff_t{word}, &narrow, sizeof narrow);
     }
   }
 }

@@ -8,6 +8,7 @@
 // results do not depend on the width, nor on where in an array an element stands.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -23,11 +24,11 @@
 namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
 
 #if defined(__AVX512F__)
-inline constexpr int kWidth = 16;
+inline constexpr std::ptrdiff_t kWidth = 16;
 #elif defined(__AVX2__)
-inline constexpr int kWidth = 8;
+inline constexpr std::ptrdiff_t kWidth = 8;
 #else
-inline constexpr int kWidth = 4;
+inline constexpr std::ptrdiff_t kWidth = 4;
 #endif
 
 typedef float Vec __attribute__((vector_size(4 * kWidth)));
@@ -107,6 +108,7 @@ SHARDWRIGHT_INLINE void store(float* p, Vec v, All) {
 SHARDWRIGHT_INLINE void store(BFloat16* p, Vec v, All) {
   const WordVec bits = reinterpret_cast<WordVec>(v);
   const WordVec rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // NOLINTNEXTLINE(misc-redundant-expression): false where it is no number
   const HalfVec half = __builtin_convertvector(v == v ? rounded : (bits >> 16) | 0x40u, HalfVec);
   std::memcpy(p, &half, sizeof half);
 }
@@ -150,14 +152,14 @@ SHARDWRIGHT_INLINE float join_lanes(Vec v, Join join) {
 template <class Step, class Join>
 SHARDWRIGHT_INLINE float fold(std::int64_t n, float initial, Step step, Join join) {
   constexpr int kInterleave = 32;
-  constexpr int kParts = kInterleave / kWidth;
+  constexpr std::ptrdiff_t kParts = kInterleave / kWidth;
   Vec part[kParts];
 #pragma GCC unroll 8
   for (int p = 0; p < kParts; ++p) part[p] = splat(initial);
   std::int64_t i = 0;
   for (; i + kInterleave <= n; i += kInterleave) {
 #pragma GCC unroll 8
-    for (int p = 0; p < kParts; ++p) part[p] = step(part[p], i + p * kWidth, All{});
+    for (std::ptrdiff_t p = 0; p < kParts; ++p) part[p] = step(part[p], i + p * kWidth, All{});
   }
 #pragma GCC unroll 8
   for (int p = 0; p < kParts; ++p, i += kWidth) {
