@@ -203,7 +203,7 @@ Drift drift_of(const profiles::Profile& profile, const profiles::Calibration& ca
     const std::vector<double> errors = log_errors(profile, targets, sharing);
     std::vector<double> now;
     for (const double error : errors) now.push_back(-error);
-    group.median = quantiles_of(std::move(now))[2];
+    group.median = quantiles_of(now)[2];
     group.low = std::min(known.quantiles.front(), -kLeastChange);
     group.high = std::max(known.quantiles.back(), kLeastChange);
     std::vector<double> changes, noises;

@@ -18,9 +18,11 @@ constexpr std::string_view kLoadSchema = "shardwright.expert-load/1.0";
 
 /// Of the largest of `count` numbers that a standard normal distribution gives.
 double expected_largest(std::int64_t count) {
-  constexpr double kEnd = 8, kStep = 1.0 / 16;
+  constexpr double kStep = 1.0 / 16;
+  constexpr int kSteps = 128;  // to eight deviations on either side
   double sum = 0;
-  for (double x = -kEnd; x <= kEnd; x += kStep) {
+  for (int step = -kSteps; step <= kSteps; ++step) {
+    const double x = step * kStep;
     const double below = std::erfc(-x / std::numbers::sqrt2) / 2;
     // Of the distribution of the largest, below^count.
     const double positive = x < 0 ? 0 : x > 0 ? 1 : 0.5;

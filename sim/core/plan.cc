@@ -270,9 +270,9 @@ void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node
 }
 
 double tokens_per_step(const Plan& plan) {
+  const std::int64_t replicas = plan.gpus / plan.parallel.replica();
   return static_cast<double>(plan.seq_len) * static_cast<double>(plan.micro_batch) *
-         static_cast<double>(plan.grad_accum) *
-         static_cast<double>(plan.gpus / plan.parallel.replica());
+         static_cast<double>(plan.grad_accum) * static_cast<double>(replicas);
 }
 
 }  // namespace shardwright
