@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "profiles/fields.h"
 #include "profiles/gpu_params.h"
@@ -45,5 +47,11 @@ inline const NumberRange<double> kUpToAnHour = between(0.0, 3600.0);
 
 /// Into the group that is open. Each may be left out of a file: then it is as in the struct.
 void describe(FieldList& fields, ParallelSoftware& parallel);
+
+// When a piece of software was released, by what a table calls it.
+
+/// The year, month and day that a release names ("torchtitan before 2024-06-12", "NeMo 26.04.01",
+/// "2025"), as far as it does; empty where it names none.
+std::vector<int> release_date(std::string_view release);
 
 }  // namespace shardwright::profiles

@@ -24,7 +24,6 @@
 #include "sim/memory/memory.h"
 #include "sim/memory/stage_memory.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/pipeline/stage_timeline.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/program/layer_program.h"
 #include "sim/program/low_precision.h"

@@ -14,7 +14,7 @@
 
 #include "cli/build_info.h"
 #include "cli/child.h"
-#include "cli/mcp/brief.h"
+#include "cli/mcp/tools.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 

@@ -70,4 +70,11 @@ void decide_epochs(RunSettings& settings, RunOptions& options, std::int64_t sequ
 
 std::int64_t sequences_of_step(const Plan& plan);
 
+// The plan of a run: from the plan file, changed by settings, on the ranks that there are.
+
+/// Every knob decided and written back to the settings. `document` is the plan file's, empty where
+/// there is none. Throws Error naming the setting.
+Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& model,
+              const exec::LaunchEnvironment& launch, DeviceKind device);
+
 }  // namespace shardwright::cli

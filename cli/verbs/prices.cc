@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cli/prices/catalog.h"
-#include "cli/prices/price_table.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/table.h"
 #include "cli/text.h"

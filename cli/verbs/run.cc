@@ -20,7 +20,6 @@
 #include "cli/run/predicted.h"
 #include "cli/run/printer.h"
 #include "cli/run/ranks.h"
-#include "cli/run/resume_notes.h"
 #include "cli/run/tokenizer.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"

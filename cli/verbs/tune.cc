@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/build_info.h"
-#include "cli/export/framework_plans.h"
+#include "cli/export/told.h"
 #include "cli/flags/tune_flags.h"
 #include "cli/interrupt.h"
 #include "cli/render/prediction.h"

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/render/measured/gpu_results.h"
 #include "cli/render/scores/strangers.h"
 #include "cli/render/scores/validation.h"
 #include "cli/render/text/json_text.h"

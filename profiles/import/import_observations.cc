@@ -9,11 +9,9 @@
 #include <string>
 
 #include "profiles/import/byte_stream.h"
-#include "profiles/import/join.h"
-#include "profiles/import/kineto.h"
 #include "profiles/import/nccl_tests.h"
-#include "profiles/import/nsys.h"
 #include "profiles/import/observe.h"
+#include "profiles/import/trace_tables.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/import/kineto.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

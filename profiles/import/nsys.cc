@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profiles/import/nsys.h"
-
 #include <fmt/format.h>
 
 #include "profiles/import/trace_tables.h"

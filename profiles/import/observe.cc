@@ -13,7 +13,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "profiles/import/join.h"
 #include "profiles/import/trace_reader.h"
 #include "profiles/import/trace_tables.h"
 #include "sim/core/base/error.h"
@@ -24,6 +23,109 @@
 namespace shardwright::profiles {
 
 namespace {
+
+// What it costs the host to launch one kernel, from the times between launches.
+//
+// A thread that launches kernels one after the other spends per kernel what lies between their
+// launches: operator dispatch, autograd, Python. Not counted are gaps in which the host waited (a
+// synchronisation, an allocation, a full launch queue) and those at FSDP's own hooks; gaps above
+// ten times the median count as that much, because then the host did something else.
+
+constexpr std::size_t kFewest = 8;
+constexpr Nanoseconds kQueueFull = 50'000;  // a launch that takes longer waited for the device
+
+enum class CallKind : std::uint8_t { kOther, kLaunch, kBlocking };
+
+CallKind kind_of(std::string_view name) {
+  const auto contains = [&](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  };
+  if (contains("GraphLaunch")) return CallKind::kBlocking;  // many kernels in one call
+  if (contains("LaunchKernel")) return CallKind::kLaunch;
+  if (contains("Synchronize") || contains("Malloc") || contains("Free") || contains("Memcpy")) {
+    return CallKind::kBlocking;
+  }
+  return CallKind::kOther;
+}
+
+/// One observation (WorkKind::kHost) per step and phase that has at least eight gaps.
+std::vector<Observation> launch_costs(const TraceTables& tables, const RangeWalk& walk) {
+  std::vector<CallKind> kinds(tables.names.size());
+  for (NameId id = 0; id < kinds.size(); ++id) kinds[id] = kind_of(tables.names.text(id));
+  const auto& calls = tables.calls;
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t i = 0; i < calls.size(); ++i) {
+    if (kinds[calls[i].name] != CallKind::kOther) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::tie(calls[a].thread, calls[a].begin, a) <
+           std::tie(calls[b].thread, calls[b].begin, b);
+  });
+  std::map<std::pair<std::int32_t, Phase>, std::vector<double>> gaps;
+  std::int32_t last_step = 0;
+  Phase last_phase = Phase::kForward;
+  bool usable = false;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const RuntimeCall& call = calls[order[i]];
+    const bool good = kinds[call.name] == CallKind::kLaunch && call.end - call.begin < kQueueFull &&
+                      !walk.inside_fsdp(call.range);
+    const std::int32_t step = good ? walk.step(call.begin) : -1;
+    const Phase phase = good ? walk.phase(call.range) : Phase::kForward;
+    if (good && usable && i > 0 && calls[order[i - 1]].thread == call.thread && step == last_step &&
+        phase == last_phase && step >= 0) {
+      gaps[{step, phase}].push_back(static_cast<double>(call.begin - calls[order[i - 1]].begin) *
+                                    1e-9);
+    }
+    usable = good;
+    last_step = step;
+    last_phase = phase;
+  }
+  std::vector<Observation> observations;
+  for (auto& [key, list] : gaps) {
+    if (list.size() < kFewest) continue;
+    const double most = 10 * upper_median(list);
+    double sum = 0;
+    for (const double gap : list) sum += std::min(gap, most);
+    Observation seen;
+    seen.phase = key.second;
+    seen.work.kind = WorkKind::kHost;
+    seen.seconds = sum / static_cast<double>(list.size());
+    seen.step = key.first;
+    if (seen.seconds > 0) observations.push_back(seen);
+  }
+  return observations;
+}
+
+/// What a step adds to its operations (WorkKind::kHost of no kernels): the time between the last
+/// kernel that was launched before a step began and the first one launched in it, for which the
+/// device had nothing to do. None for the first step of a trace.
+std::vector<Observation> step_costs(const TraceTables& tables, const RangeWalk& walk) {
+  // By device and step: when its kernels begin and end.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<Nanoseconds, Nanoseconds>> busy;
+  for (const DeviceSpan& span : tables.device) {
+    if (span.call == kNoIndex || span.work != DeviceWork::kKernel) continue;
+    const std::int32_t step = walk.step(tables.calls[span.call].begin);
+    if (step < 0) continue;
+    const auto [at, is_new] =
+        busy.try_emplace({span.device, step}, std::pair(span.begin, span.end));
+    if (is_new) continue;
+    at->second.first = std::min(at->second.first, span.begin);
+    at->second.second = std::max(at->second.second, span.end);
+  }
+  std::vector<Observation> observations;
+  for (const auto& [key, times] : busy) {
+    const auto before = busy.find({key.first, key.second - 1});
+    if (before == busy.end()) continue;
+    Observation seen;
+    seen.phase = Phase::kPrepare;
+    seen.work.kind = WorkKind::kHost;
+    seen.work.kernels = 0;
+    seen.seconds = std::max(0.0, static_cast<double>(times.first - before->second.second) * 1e-9);
+    seen.step = key.second;
+    observations.push_back(seen);
+  }
+  return observations;
+}
 
 double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;

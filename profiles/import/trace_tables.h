@@ -2,13 +2,14 @@
 // A trace of a PyTorch process as tables, whichever profiler recorded it: what ran on devices, the
 // calls that launched it, and the operators and annotations around those calls.
 //
-// Readers (kineto.h, nsys.h) fill the tables; join.h ties them together; observe.h makes
+// Readers (kineto.cc, nsys.cc) fill the tables; observe.h makes
 // observations of them. Names and shapes are stored once. Everything has a bound, so that a hostile
 // or an endless file takes bounded memory; what lies beyond is counted.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -140,5 +141,42 @@ std::vector<Argument> parse_arguments(std::string_view recorded);
 
 /// Bytes of one element of the type "c10::BFloat16", "float", "BFloat16"; 0 when it is unknown.
 int element_bytes_of(std::string_view type);
+
+// Ties the tables of a trace together: each kernel to the call that launched it, each call to the
+// operator it was made in, each operator to the one around it.
+//
+// A call and its kernel share a correlation id. An id that occurs more than once (several processes
+// or devices in one file) means the latest call that began before the kernel. Operators and calls
+// nest by time on their thread, which also holds for traces whose "External id" is of no use.
+
+struct JoinCounts {
+  std::int64_t without_call = 0;  // device work whose call is not in the trace
+  std::int64_t ambiguous = 0;     // calls that share a correlation id with another
+};
+
+/// Sets HostRange::parent, RuntimeCall::range and DeviceSpan::call. Sorts ranges by thread and
+/// time.
+JoinCounts join(TraceTables& tables);
+
+// Reads the trace of torch.profiler (Kineto's Chrome JSON) into tables.
+//
+// Which members and categories are read, and what is assumed of them, is in README.md beside this
+// file. Events of other categories are passed over; events that contradict themselves (an end
+// before the begin, a kernel without a duration) are counted as left out.
+
+/// Throws Error when the file cannot be read or holds no event at all.
+TraceTables read_kineto(const std::filesystem::path& path);
+
+// Reads the database that `nsys export --type sqlite` writes into tables.
+//
+// Kernels, copies and sets with their correlation ids, calls of the runtime, and NVTX ranges: those
+// of torch.autograd.profiler.emit_nvtx(record_shapes=True) carry operators and shapes as
+// "aten::mm, seq = 7, sizes = [[4096, 512], [512, 64]]", without types: operands are taken to be
+// bf16, and copies and element-wise operators, whose bytes need types, stay unattributed. NCCL's
+// kernels carry no sizes there.
+
+/// Throws Error when the file is no such database, or with ExitCode::kMissingDevice when this
+/// program was built without SQLite.
+TraceTables read_nsys(const std::filesystem::path& path);
 
 }  // namespace shardwright::profiles

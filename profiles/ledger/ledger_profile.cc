@@ -8,7 +8,7 @@
 
 #include "profiles/data_file.h"
 #include "profiles/prices/energy.h"
-#include "profiles/release_date.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/json_file.h"
 
 namespace shardwright::profiles {

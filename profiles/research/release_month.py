@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The month of a release, by what tables of published runs call it (profiles/release_date.h knows the day, too)."""
+"""The month of a release, by what tables of published runs call it (profiles/stack_file.h knows the day, too)."""
 
 import re
 

@@ -7,7 +7,7 @@
 
 #include "profiles/data_file.h"
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/portable_math.h"
+#include "sim/core/base/numbers.h"
 
 namespace shardwright::profiles {
 namespace {

@@ -13,7 +13,7 @@
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
-#include "sim/core/base/portable_math.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::profiles {

@@ -17,7 +17,6 @@
 #include <random>
 
 #include "sim/calibrate/group_problem.h"
-#include "sim/calibrate/lad.h"
 #include "sim/core/base/numbers.h"
 #include "sim/score/validation.h"
 

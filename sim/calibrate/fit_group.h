@@ -6,7 +6,7 @@
 //    information matrix (in units of what is believed beforehand) is looked at; as long as the
 //    rows leave it wider than half of the belief, the value of the highest rank in it is frozen at
 //    what the profile has. Frozen values never move, not in the last bit.
-// 2. Fit by least absolute deviations of logarithms (sim/calibrate/lad.h), from the profile's
+// 2. Fit by least absolute deviations of logarithms (group_problem.h), from the profile's
 //    values. Those that turn out wider than half of the belief, the uncertainty about frozen ones
 //    included, are frozen, and the fit is repeated. A leading value (of rank 0) carries the level
 //    of its rows and is judged by them alone.

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "sim/calibrate/fit_group.h"
-#include "sim/calibrate/lad.h"
+#include "sim/calibrate/group_problem.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"

@@ -3,7 +3,7 @@
 // executor allocates, so that predicted and measured memory are the same number.
 //
 // A stage of a pipeline, which has several micro-batches in flight, has a place for every tensor of
-// every pass (pass_arena.h). Of all others: backward visits units in the reverse order of forward,
+// every pass. Of all others: backward visits units in the reverse order of forward,
 // so what a unit keeps is pushed on a stack in forward and popped in backward. A pass finds its
 // unit's kept tensors at a fixed base; whatever lives and dies inside the pass is packed first-fit
 // above the top of the stack. Gradients of the residual stream pass between units through two slots
@@ -55,5 +55,19 @@ struct ArenaPlan {
 /// Plans the activations of a schedule of the static memory manager. Buffers that strategies
 /// declare as persistent are not part of it.
 ArenaPlan plan_arena(const Schedule& schedule);
+
+// The arena of a pipeline's stage: places follow from when tensors live in the step.
+//
+// Tensors of the compute stream are placed first-fit in the order in which the host issues what
+// acquires them, until what compute has waited for lets go of them. Messages lie apart in slots of
+// one size, and one that is sent keeps its slot through the next pass, under zbv until the next
+// message of its channel.
+
+constexpr Bytes aligned(Bytes bytes) {
+  return round_up(bytes, kArenaAlignment);
+}
+
+/// Of a schedule with passes.
+ArenaPlan plan_pass_arena(const Schedule& schedule);
 
 }  // namespace shardwright

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "sim/core/dtype.h"
+#include "sim/core/units.h"
 
 namespace shardwright {
 

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/event_writer.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/words.h"
 #include "sim/core/plan_json.h"
@@ -463,6 +462,15 @@ std::vector<std::string> differences(const TraceIdentity& identity, const TraceI
   }
   compare_members(plan_to_json(identity.plan), plan_to_json(other.plan), "the plan's ", found);
   return found;
+}
+
+std::string json_string(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string microseconds(Nanoseconds ns) {
+  const Nanoseconds size = ns < 0 ? -ns : ns;
+  return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", size / 1000, size % 1000);
 }
 
 }  // namespace shardwright

@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/core/dtype.h"
 #include "sim/core/schedule.h"
+#include "sim/core/units.h"
 
 namespace shardwright {
 

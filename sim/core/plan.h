@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/dtype.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/strategy.h"
+#include "sim/core/units.h"
 
 namespace shardwright {
 

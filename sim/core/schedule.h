@@ -32,7 +32,6 @@
 #include <vector>
 
 #include "sim/core/collective.h"
-#include "sim/core/dtype.h"
 #include "sim/core/layout.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/pipeline.h"

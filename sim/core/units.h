@@ -27,4 +27,11 @@ constexpr bool is_power_of_two(std::int64_t value) {
   return std::has_single_bit(static_cast<std::uint64_t>(value));
 }
 
+// Types of numbers in parameters, gradients and optimizer state.
+
+enum class DType : std::uint8_t { kFp32, kBf16 };
+constexpr std::int64_t bytes_of(DType dtype) {
+  return dtype == DType::kFp32 ? 4 : 2;
+}
+
 }  // namespace shardwright

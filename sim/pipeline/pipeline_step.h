@@ -22,6 +22,7 @@
 #include "sim/pipeline/chunk_times.h"
 #include "sim/pipeline/joint_stages.h"
 #include "sim/pipeline/recurrence.h"
+#include "sim/pipeline/step_program.h"
 #include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
@@ -63,7 +64,7 @@ struct StageTail {
   PassTime update;  // its parts
 };
 
-/// What a step was made of, for whoever draws it (sim/pipeline/stage_timeline.h).
+/// What a step was made of, for whoever draws it.
 struct PipelineRecord {
   PipelineShape shape;
   PipelineTimes times;
@@ -119,5 +120,17 @@ class PipelineSimulator {
   std::vector<std::size_t> chunk_of_;     // by model_part()
   std::vector<Nanoseconds> deferred_ns_;  // by distinct chunk, of the step
 };
+
+// The timeline of a pipeline: when every stage does what, one rank a stage.
+//
+// The step is walked again with every micro-batch kept (pipeline_step.h). Each pass holds the
+// operations that the engine ran in it, where it stands in the step; a receive runs from when the
+// stage before has made its output until it has arrived; the tail of the step follows. Of a step of
+// very many operations those of the micro-batches in its middle are there, and all passes.
+
+/// Fills `timeline` from what `step` was made of; its spans refer to the stages of `program`.
+/// `iteration_s` is its length with what machines lose at that scale.
+void write_stage_timeline(const SimulatedStep& step, double iteration_s, ChunkTimer& timer,
+                          PipelineRecord& record, const StepProgram& program, Timeline& timeline);
 
 }  // namespace shardwright::sim

@@ -27,9 +27,9 @@
 #include <cstdint>
 
 #include "sim/core/cluster.h"
-#include "sim/core/dtype.h"
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
+#include "sim/core/units.h"
 #include "sim/program/program_writer.h"
 
 namespace shardwright::sim {

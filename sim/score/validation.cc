@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "profiles/ledger/ledger_profile.h"
-#include "profiles/release_date.h"
+#include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/units.h"

@@ -11,10 +11,8 @@
 #include "sim/core/workspace.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/optimizer_state.h"
-#include "sim/strategies/activation_offload.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
-#include "sim/strategies/tied_sum.h"
 
 namespace shardwright::sim {
 

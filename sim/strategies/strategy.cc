@@ -54,4 +54,12 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
   return kFactories[static_cast<std::size_t>(plan.strategy)](strategy, stack);
 }
 
+// Hybrid sharding: everything is sharded within groups of ranks, shards are all-reduced across
+// them. Stacks do it as FSDP1 (HYBRID_SHARD) or as FSDP2 (a two-dimensional mesh); both files know
+// how to reduce across groups.
+
+std::unique_ptr<ShardingStrategy> make_hsdp(const StrategyInfo& strategy, const Stack& stack) {
+  return stack.hsdp_on_fsdp1 ? make_fsdp1(strategy, stack) : make_fsdp2(strategy, stack);
+}
+
 }  // namespace shardwright::sim

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "profiles/uncertainty/uncertainty.h"
-#include "sim/core/base/portable_math.h"
+#include "sim/core/base/numbers.h"
 #include "sim/core/features.h"
 #include "sim/cost/cost.h"
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cli/prices/catalog.h"
-#include "cli/prices/price_table.h"
 #include "profiles/prices/price.h"
 #include "sim/core/base/csv.h"
 #include "sim/core/base/error.h"

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/core/base/portable_math.h"
-
 namespace shardwright {
 
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "profiles/import/import_observations.h"
-#include "profiles/import/nsys.h"
+#include "profiles/import/trace_tables.h"
 #include "sim/core/base/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/not_empty.h"

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards profiles/release_date.h: the dates that names of releases tell.
+// Guards profiles/stack_file.h: the dates that names of releases tell.
+#include "profiles/stack_file.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include <fstream>
 #include <random>
 
-#include "profiles/release_date.h"
 #include "profiles/step_parameters.h"
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"

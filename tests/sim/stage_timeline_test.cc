@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timelines of pipelines: whole, in order, equal to the prediction, and read back from a trace.
-#include "sim/pipeline/stage_timeline.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +15,7 @@
 #include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
 #include "sim/explain/explain.h"
+#include "sim/pipeline/pipeline_step.h"
 #include "sim/trace/observations.h"
 #include "sim/trace/step_summary.h"
 #include "sim/trace/step_trace.h"

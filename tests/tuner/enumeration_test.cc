@@ -15,7 +15,7 @@
 #include "tests/support/parameter_name.h"
 #include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
-#include "tuner/search/frameworks.h"
+#include "tuner/search/search.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -2,8 +2,6 @@
 // The answer is the best plan of all frameworks, whatever they share replicas by: bounds are
 // bounds, spaces hold no plan twice, what is given is held, and what is said beside the answer is
 // true.
-#include "tuner/search/frameworks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +23,7 @@
 #include "tests/tuner/models.h"
 #include "tuner/advice/tuning.h"
 #include "tuner/search/robustness.h"
+#include "tuner/search/search.h"
 
 namespace shardwright::tuner {
 namespace {

@@ -21,7 +21,6 @@
 #include "sim/core/base/error.h"
 #include "sim/core/model.h"
 #include "sim/predict.h"
-#include "tuner/search/frameworks.h"
 #include "tuner/search/search.h"
 
 namespace shardwright::tuner {

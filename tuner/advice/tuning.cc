@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "sim/core/base/error.h"
-#include "sim/core/base/portable_math.h"
-#include "tuner/search/frameworks.h"
+#include "sim/core/base/numbers.h"
+#include "tuner/search/search.h"
 #include "tuner/search/space.h"
 
 namespace shardwright::tuner {

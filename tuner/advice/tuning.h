@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "tuner/advice/advice.h"
-#include "tuner/search/frameworks.h"
 #include "tuner/search/request.h"
 #include "tuner/search/robustness.h"
 #include "tuner/search/search.h"

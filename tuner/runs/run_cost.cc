@@ -9,7 +9,7 @@
 
 #include "profiles/operations.h"
 #include "sim/core/base/check.h"
-#include "sim/core/base/portable_math.h"
+#include "sim/core/base/numbers.h"
 
 namespace shardwright::tuner {
 

@@ -13,7 +13,7 @@
 #include "sim/core/base/error.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/units.h"
-#include "tuner/search/frameworks.h"
+#include "tuner/search/search.h"
 #include "tuner/search/space.h"
 
 namespace shardwright::tuner {

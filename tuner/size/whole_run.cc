@@ -15,7 +15,6 @@
 #include "profiles/operations.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"
-#include "sim/core/base/portable_math.h"
 #include "sim/core/base/words.h"
 #include "tuner/runs/run_cost.h"
 #include "tuner/search/robustness.h"

@@ -61,4 +61,10 @@ nlohmann::ordered_json whole_runs_json(const tuner::WholeRunScore& score);
 nlohmann::ordered_json whole_runs_summary_json(const tuner::WholeRunScore& score,
                                                const profiles::Production& production);
 
+// Runs that gpu_check timed, beside what is predicted for them today.
+
+std::string gpu_results_text(const sim::GpuResults& results, const Terminal& out);
+/// {"gpu", "when", "cluster", "time", "after_measure", "memory", "runs": [...], "skipped": [...]}.
+nlohmann::ordered_json gpu_results_json(const sim::GpuResults& results);
+
 }  // namespace shardwright::cli

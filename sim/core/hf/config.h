@@ -7,6 +7,7 @@
 // What the keys of a config mean is told in sim/core/hf/families.h.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -47,5 +48,28 @@ Model parse_hf_config(std::string_view text, std::string file, std::string model
 
 /// The names of the built-in models, sorted by their parts with numbers by value.
 std::vector<std::string> builtin_models(const std::filesystem::path& builtin_folder);
+
+// Rotary embeddings of a Hugging Face config.json, in both generations of its keys.
+
+/// What a family calls the two plain keys, and the fraction that it rotates when nothing is said.
+struct RopeKeys {
+  std::string_view theta_key = "rope_theta";
+  std::string_view fraction_key = "partial_rotary_factor";
+  double fraction = 1.0;
+  /// Whether layers may have angles of their own (gemma3: full and sliding attention), and whether
+  /// angles may be those of rows and columns (mrope). Angles cost nothing; such models are planned.
+  bool by_layer = false;
+  bool sections = false;
+};
+
+/// Reads rope_parameters (Transformers 5), or rope_theta with rope_scaling (before). Throws Error
+/// naming the key for types other than default, dynamic, linear, llama3, yarn and longrope, for
+/// parameters per layer type unless `keys` allow them (then those of full attention are read), and
+/// when both generations are there and disagree. Of yarn and longrope only the type is kept, of
+/// dynamic nothing.
+Rope read_rope(const JsonReader& config, std::int64_t head_dim, const RopeKeys& keys);
+
+/// Whether the type is dynamic: angles depend on the longest sequence that was met.
+bool stretches_dynamically(const JsonReader& config);
 
 }  // namespace shardwright

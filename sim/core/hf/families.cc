@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "sim/core/base/words.h"
+#include "sim/core/hf/config.h"
 #include "sim/core/hf/layer_kinds.h"
-#include "sim/core/hf/rope.h"
 #include "sim/core/hf/rows.h"
 
 namespace shardwright::hf {

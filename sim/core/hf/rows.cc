@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "sim/core/hf/rope.h"
+#include "sim/core/hf/config.h"
 
 namespace shardwright::hf {
 namespace {
