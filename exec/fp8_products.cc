@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "exec/libraries/rules.h"
 #include "sim/core/arena.h"
 #include "sim/core/base/check.h"
 #include "sim/core/units.h"
@@ -122,7 +123,8 @@ std::string why_no_fp8(std::string_view gpu, int compute_major, int compute_mino
         "bf16",
         has);
   }
-  if (recipe == Fp8Recipe::kRowwise && capability != 90) {
+  if (recipe == Fp8Recipe::kRowwise &&
+      capability != libraries::rule_number("cublas_lt.rowwise", "compute_capability")) {
     return fmt::format(
         "fp8_recipe is rowwise, but {} and cuBLASLt scales rows on 9.0 (H100, H200) only, expected "
         "tensorwise{}",

@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <array>
 
+#include "exec/libraries/rules.h"
+
 namespace shardwright::cli {
 namespace {
 
 /// What serves programs of that CUDA, as the end of a sentence.
 std::string driver_way_out(int cuda_major) {
-  if (cuda_major != 13) return "";
-  return ": driver R580 or newer, or on data-centre GPUs the package cuda-compat-13-0";
+  const std::string drivers = exec::libraries::drivers_of(cuda_major);
+  return drivers.empty() ? "" : ": driver " + drivers;
 }
 
 // Verbs that execute on this machine instead of calculating.
@@ -123,6 +125,14 @@ std::vector<Capability> capabilities(const Machine& machine, const BuildInfo& bu
   all.push_back(needs("measure", "host").as("measure --device host"));
   all.push_back(needs("measure", "cuda").gpu().as("measure --device cuda"));
   return all;
+}
+
+void note_what_rules_miss(std::vector<Component>& components) {
+  for (Component& component : components) {
+    const std::string note = exec::libraries::beyond_rules(component.key, component.version);
+    if (note.empty()) continue;
+    component.detail += component.detail.empty() ? note : "; " + note;
+  }
 }
 
 std::vector<Advice> install_advice(const Machine& machine) {

@@ -29,6 +29,10 @@ struct Advice {
   std::string note{};     // what it is good for, or why there is no command
 };
 
+/// Adds to the detail of each component of which this release is newer than what was read of it
+/// (exec/libraries/rules.json).
+void note_what_rules_miss(std::vector<Component>& components);
+
 std::vector<Advice> install_advice(const Machine& machine);
 
 }  // namespace shardwright::cli

@@ -171,6 +171,7 @@ class DoctorVerb : public Verb {
     std::vector<std::string> verbs;
     for (const std::unique_ptr<Verb>& verb : make_verbs()) verbs.push_back(verb->name());
     Findings found{.build = build_info(), .machine = probe_machine()};
+    note_what_rules_miss(found.machine.components);
     found.capabilities = capabilities(found.machine, found.build, verbs);
     found.advice = install_advice(found.machine);
     found.device = choose_device("auto", execution_offer());

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 
+#include "exec/libraries/rules.h"
+
 namespace shardwright::exec::cuda {
 namespace {
 
@@ -15,9 +17,8 @@ std::string version_text(int code) {
 
 /// What serves programs of that CUDA, as the end of a sentence.
 std::string way_out_of(int runtime) {
-  if (runtime / 1000 != 13) return "";
-  return ": driver R580 or newer, or on data-centre GPUs the package cuda-compat-13-0 with its "
-         "folder in LD_LIBRARY_PATH";
+  const std::string drivers = libraries::drivers_of(runtime / 1000);
+  return drivers.empty() ? "" : ": driver " + drivers + " with its folder in LD_LIBRARY_PATH";
 }
 
 std::string problem_of(cudaError_t status) {

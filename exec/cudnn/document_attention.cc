@@ -140,9 +140,7 @@ std::optional<DocumentSlice> document_slice(const AttentionProblem& problem,
 
 std::string document_refusal(const AttentionProblem& problem, int compute_major,
                              std::size_t version) {
-  // Older ones want the mask of lengths once more behind the statistics (cudnn-frontend,
-  // scaled_dot_product_flash_attention.h).
-  constexpr std::size_t kOldest = 91000;
+  const std::size_t oldest = ruled_version("cudnn.packed_documents");
   constexpr int kHopper = 9, kBlackwell = 10;
   if (problem.most_documents == 0) {
     return "cannot mask packed documents of which there are more than 64 a sequence";
@@ -151,9 +149,9 @@ std::string document_refusal(const AttentionProblem& problem, int compute_major,
     return "masks packed documents on GPUs of compute capability 9 and 10 only";
   }
   if (problem.shape.alibi) return "takes packed documents without slopes";
-  if (version >= kOldest) return {};
+  if (version >= oldest) return {};
   return fmt::format("of version {} is too old for packed documents, expected {} or newer",
-                     version_text(version), version_text(kOldest));
+                     version_text(version), version_text(oldest));
 }
 
 const DocumentAttention::Plans& DocumentAttention::plans(cudnnHandle_t handle,

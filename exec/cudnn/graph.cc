@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "exec/cudnn/library.h"
+#include "exec/libraries/rules.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
@@ -183,19 +185,20 @@ namespace {
 /// where this GPU, release or graph has it not.
 std::optional<Descriptor> blackwell_ordered_engine(const Descriptor& graph,
                                                    const Descriptor& device) {
-  constexpr std::size_t kOldestRelease = 91800;
-  constexpr std::int64_t kEngine = 5, kKernel = 31, kStages = 2;
-  if (cudnnGetVersion() < kOldestRelease) return {};
+  constexpr const char* kRule = "cudnn.ordered_on_blackwell";
+  if (cudnnGetVersion() < ruled_version(kRule)) return {};
   try {
     Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph)
-        .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, kEngine)
+        .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64,
+             libraries::rule_number(kRule, "engine"))
         .set(CUDNN_ATTR_ENGINE_DEVICEPROP, device)
         .finalize();
     std::vector<Descriptor> choices;
     std::vector<cudnnBackendDescriptor_t> raw;
-    for (const auto& [knob, value] : {std::pair{CUDNN_KNOB_TYPE_KERNEL_CFG, kKernel},
-                                      std::pair{CUDNN_KNOB_TYPE_STAGES, kStages}}) {
+    for (const auto& [knob, value] :
+         {std::pair{CUDNN_KNOB_TYPE_KERNEL_CFG, libraries::rule_number(kRule, "kernel")},
+          std::pair{CUDNN_KNOB_TYPE_STAGES, libraries::rule_number(kRule, "stages")}}) {
       raw.push_back(choices.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)
                         .set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, knob)
                         .set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value)

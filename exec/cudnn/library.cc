@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "exec/libraries/loaded_library.h"
+#include "exec/libraries/rules.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
@@ -14,20 +15,25 @@ std::string version_text(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+std::size_t ruled_version(const char* rule, const char* key) {
+  return static_cast<std::size_t>(libraries::rule_number(rule, key));
+}
+
 std::string version_refusal(std::size_t version) {
-  if (version >= kOldestVersion) return {};
+  const std::size_t oldest = ruled_version("cudnn.oldest");
+  if (version >= oldest) return {};
   return fmt::format(
       "is version {}, expected {} or newer: older ones add to sums of dQ that nobody zeroed",
-      version_text(version), version_text(kOldestVersion));
+      version_text(version), version_text(oldest));
 }
 
 std::string length_refusal(std::size_t version, std::int64_t seq) {
-  constexpr std::size_t kLastOfThem = 91500;
-  constexpr std::int64_t kTile = 128;
-  if (version > kLastOfThem || seq % kTile == 0) return {};
+  const std::size_t last = ruled_version("cudnn.whole_tiles", "last_code");
+  const std::int64_t tile = libraries::rule_number("cudnn.whole_tiles", "tile");
+  if (version > last || seq % tile == 0) return {};
   return fmt::format(
       "of version {} takes sequences of multiples of {} tokens, not {}: newer than {} takes any",
-      version_text(version), kTile, seq, version_text(kLastOfThem));
+      version_text(version), tile, seq, version_text(last));
 }
 
 std::string compiler_refusal(const std::string& name) {

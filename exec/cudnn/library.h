@@ -3,9 +3,8 @@
 //
 // The engines are compiled at run time by NVRTC, which cuDNN loads itself: without it, it offers no
 // engine and does not say why. NVRTC is loaded here first, by this program's own search path, so
-// that cuDNN finds it where a package carries it. Old releases are refused: before 9.6 the caller
-// had to zero the sums of dQ, which nobody does here; 9.8 is the oldest that the graphs are
-// compiled against.
+// that cuDNN finds it where a package carries it. Which releases are refused and why is in
+// exec/libraries/rules.json.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +13,14 @@
 
 namespace shardwright::exec::cudnn {
 
-inline constexpr std::size_t kOldestVersion = 90800;
-
 /// "9.19.0" of 91900.
 std::string version_text(std::size_t version);
+/// A release that a rule of cuDNN names, as cudnnGetVersion() has it.
+std::size_t ruled_version(const char* rule, const char* key = "code");
 /// Why a cuDNN of that version is not used, as the end of a sentence that begins with "cudnn";
 /// empty when it is.
 std::string version_refusal(std::size_t version);
-/// Why one of that version does not take sequences of that many tokens. Up to 9.15.0 the backward
-/// pass counts what lies behind a last tile of 128 that is not full, unless a mask says how long
-/// sequences are (cudnn-frontend, scaled_dot_product_flash_attention.h).
+/// Why one of that version does not take sequences of that many tokens.
 std::string length_refusal(std::size_t version, std::int64_t seq);
 /// Why one is not used where the compiler of that name, "libnvrtc.so.13", or its builtins cannot be
 /// loaded.

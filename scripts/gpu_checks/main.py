@@ -9,8 +9,7 @@ with predictions before and after `measure`, kernel benchmarks against cudaMemcp
   gpu_check --nodes 2 --node 0 --meet HOST:PORT --shared FOLDER     on each of several machines, with its own --node:
                                        what only these can show (gpu_checks/nodes.py)
 
-A build with CUDA 13 needs driver R580 or newer, or on data-centre GPUs the package cuda-compat-13-0. It takes prebuilt
-programs from the folder that scripts/gpu_package made (its own), or from --build. The results are one
+Which driver a build needs, `shardwright doctor` says. It takes prebuilt programs from the folder that scripts/gpu_package made (its own), or from --build. The results are one
 JSON file with the GPU, the driver and every library's version; `shardwright validate --gpu-results` predicts its runs
 anew. It is written after every step, and parts that --only leaves out keep what the file holds of them. A part that
 fails is told as failed and the others go on; one that this machine has nothing for (memory, a second GPU, PyTorch, a

@@ -97,6 +97,18 @@ TEST(Capabilities, AnOldDriverIsNamed) {
       "or on data-centre GPUs the package cuda-compat-13-0");
 }
 
+TEST(WhatRulesMiss, IsSaidOfNewerReleasesAlone) {
+  std::vector<Component> components{{.key = "nccl", .present = true, .version = "2.28.9"},
+                                    {.key = "nccl", .present = true, .version = "99.1.0"},
+                                    {.key = "mpi", .present = true, .version = "99.1.0"}};
+  components[1].detail = "/usr/lib";
+  note_what_rules_miss(components);
+  EXPECT_EQ(components[0].detail, "");
+  EXPECT_THAT(components[1].detail, ::testing::StartsWith("/usr/lib; its rules were read up to "));
+  EXPECT_THAT(components[1].detail, HasSubstr("so what 99.1.0 does otherwise is not known"));
+  EXPECT_EQ(components[2].detail, "");
+}
+
 TEST(InstallAdvice, NothingForACompleteMachine) {
   EXPECT_TRUE(install_advice(machine_without({})).empty());
 }
