@@ -77,9 +77,11 @@ class Communicator {
   /// ranks call it together; the host waits for the others, not for the streams.
   virtual void connect_messages(Array /*data*/) {}
 
-  /// Memory of this size on every rank that collectives will read and write until leave(): some go
-  /// faster then. All ranks call it together.
-  virtual void register_memory(void* /*data*/, Bytes /*bytes*/) {}
+  /// Memory of the device, of this size on every rank, that collectives read and write: some go
+  /// faster then. All ranks call it together; to be kept until leave().
+  virtual std::unique_ptr<Allocation> allocate(Device& device, Bytes bytes) {
+    return device.allocate(bytes);
+  }
   /// Throws when something that was enqueued has failed, so that its results mean nothing.
   virtual void check() {}
 

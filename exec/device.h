@@ -53,6 +53,12 @@ class Allocation {
   virtual void* data() const = 0;
 };
 
+/// Memory of a library, which makes it, or throws Error, and takes it back.
+struct Allocator {
+  std::function<void*(Bytes bytes)> make;
+  std::function<void(void* data)> give_back;
+};
+
 /// Cosines and sines, each [positions, pairs], in device memory.
 struct RopeTables {
   const float* cosine = nullptr;
@@ -129,6 +135,8 @@ class Device {
 
   // Memory.
   virtual std::unique_ptr<Allocation> allocate(Bytes bytes) = 0;
+  /// The same of another's making, which is counted alike.
+  virtual std::unique_ptr<Allocation> allocate_by(const Allocator& allocator, Bytes bytes) = 0;
   /// Memory of the host, not counted below; where it can be had, such that copies between it and
   /// the device run at the link's rate and without the host.
   virtual std::unique_ptr<Allocation> allocate_host(Bytes bytes) = 0;
@@ -166,6 +174,8 @@ class Device {
   /// Keeps the host from running far ahead of the stream: may block until what was enqueued some
   /// calls ago is done. Only where all work that the stream waits for has been issued.
   virtual void limit_run_ahead(StreamId) {}
+  /// That many multiprocessors are mostly others' from now on: products leave them.
+  virtual void leave_multiprocessors(int /*count*/) {}
   /// Memory that products on the stream may use while they run; without it they have none.
   virtual void lend_scratch(StreamId, void* /*data*/, Bytes) {}
 

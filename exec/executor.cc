@@ -144,9 +144,8 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       groups_(std::move(groups)),
       options_(options),
       layout_(model, schedule_, plan_.parallel, place_),
-      memory_(schedule_, groups_.shard->rank(), device),
-      sharding_(schedule_, layout_, memory_.placement(), memory_.persistent(),
-                groups_.shard->rank()),
+      memory_(schedule_, *groups_.shard, device),
+      sharding_(schedule_, layout_, memory_, groups_.shard->rank()),
       activations_(schedule_, memory_.arena(), memory_.activations()),
       workspace_(model_, plan_, memory_.persistent(Persistent::kWorkspace)),
       streams_(make_streams(schedule_, device)),
@@ -216,7 +215,6 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       counted.back().count += part.count();
     }
   }
-  groups_.shard->register_memory(memory_.persistent(), memory_.persistent_bytes());
   memory_.clear(device_, streams_[0]);
   if (options_.poison) {
     device_.poison(streams_[0], memory_.activations(), memory_.arena().size_bytes, DType::kFp32);

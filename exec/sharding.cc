@@ -6,16 +6,16 @@
 namespace shardwright::exec {
 
 Sharding::Sharding(const Schedule& schedule, const ParameterLayout& layout,
-                   const Placement& placement, std::byte* base, std::int64_t shard_rank)
+                   const StepMemory& memory, std::int64_t shard_rank)
     : layout_(layout),
       shards_(schedule.sharding.shards),
       sums_whole_gradients_(schedule.sharding.sums_whole_gradients()),
       shard_rank_(shard_rank) {
-  const auto array = [base](const PlacedArray& placed) {
-    return placed ? Array{base + placed.offset, placed.dtype, placed.size} : Array{};
+  const auto array = [&memory](const PlacedArray& placed) {
+    return placed ? Array{memory.at(placed.offset), placed.dtype, placed.size} : Array{};
   };
   for (std::int32_t u = 0; u < schedule.units(); ++u) {
-    const UnitPlacement& at = placement.unit(u);
+    const UnitPlacement& at = memory.placement().unit(u);
     units_.push_back({.parameters = array(at.parameters),
                       .gradient = array(at.gradient),
                       .first_gradient = array(at.first_gradient),

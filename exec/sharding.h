@@ -8,7 +8,7 @@
 
 #include "exec/array.h"
 #include "exec/layout.h"
-#include "sim/core/placement.h"
+#include "exec/step_memory.h"
 #include "sim/core/schedule.h"
 
 namespace shardwright::exec {
@@ -29,9 +29,8 @@ struct UnitMemory {
 
 class Sharding {
  public:
-  /// `base` of the allocation of all persistent tensors.
-  Sharding(const Schedule& schedule, const ParameterLayout& layout, const Placement& placement,
-           std::byte* base, std::int64_t shard_rank);
+  Sharding(const Schedule& schedule, const ParameterLayout& layout, const StepMemory& memory,
+           std::int64_t shard_rank);
 
   Sharded shards() const { return shards_; }
   /// Every rank sums whole gradients, in place.

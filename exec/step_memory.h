@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // All device memory of a rank: exactly what the plan predicts, allocated before the first step.
 //
-// One allocation holds the tensors that outlive a step, where sim/core/placement.h puts them; one
-// holds the activations, laid out by plan_arena. Nothing is allocated later, so the measured peak
+// One allocation holds the tensors that outlive a step, where sim/core/placement.h puts them, but
+// for those of collectives, which are of the shard group's kind of memory; one holds the
+// activations, laid out by plan_arena. Nothing is allocated later, so the measured peak
 // is the predicted one to the byte.
 #pragma once
 
 #include <memory>
 
+#include "exec/communicator.h"
 #include "exec/device.h"
 #include "sim/core/arena.h"
 #include "sim/core/placement.h"
@@ -17,7 +19,7 @@ namespace shardwright::exec {
 
 class StepMemory {
  public:
-  StepMemory(const Schedule& schedule, std::int64_t shard_rank, Device& device);
+  StepMemory(const Schedule& schedule, Communicator& shard, Device& device);
 
   /// The bytes that the schedule needs on a device.
   static Bytes planned_bytes(const Schedule& schedule) { return static_memory_bytes(schedule); }
@@ -27,9 +29,8 @@ class StepMemory {
   /// Zeroes the persistent tensors.
   void clear(Device& device, StreamId stream) const;
 
-  /// Everything that outlives a step.
-  std::byte* persistent() const { return static_cast<std::byte*>(persistent_->data()); }
-  Bytes persistent_bytes() const { return placement_.size_bytes(); }
+  /// Where a place of the placement is.
+  std::byte* at(Bytes offset) const;
   const Placement& placement() const { return placement_; }
 
   std::byte* activations() const { return static_cast<std::byte*>(activations_->data()); }
@@ -38,6 +39,7 @@ class StepMemory {
  private:
   ArenaPlan arena_;
   Placement placement_;
+  std::unique_ptr<Allocation> collective_;
   std::unique_ptr<Allocation> persistent_;
   std::unique_ptr<Allocation> activations_;
 };

@@ -27,6 +27,7 @@ RunOutcome run_one(const RunOptions& options, const std::vector<Schedule>& stage
   const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
   exec::NcclOptions nccl;
   nccl.most_ctas = options.collective_sms;
+  nccl.is_deterministic = options.plan.deterministic;
   exec::NcclWorld world(bootstrap, nccl);
   exec::RankGroups groups = world.groups(
       RankMesh(options.plan, stages.front().shard_ranks()), message_queues(stages), *device,
@@ -40,6 +41,10 @@ RunOutcome run_nccl(const RunOptions& options, const std::vector<Schedule>& stag
                     exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
   if (stages.size() > 1) sim::check_rendezvous(stages);
+  if (options.plan.deterministic) {
+    const std::string note = exec::NcclWorld::keep_order_of_sums();
+    if (!note.empty()) observer.on_note(note);
+  }
   RunOutcome outcome;
   if (options.launch.launcher == exec::Launcher::kNone) {
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);

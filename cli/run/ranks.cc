@@ -210,7 +210,7 @@ void allocate_ranks(const RunOptions& options, const std::vector<Schedule>& stag
              const RankMesh mesh(options.plan, stages.front().shard_ranks());
              const Schedule& schedule = stages[static_cast<std::size_t>(mesh.place_of(rank).pp)];
              require_free_memory(device, schedule);
-             const exec::StepMemory memory(schedule, groups.shard->rank(), device);
+             const exec::StepMemory memory(schedule, *groups.shard, device);
              groups.world->barrier();
              groups.leave();
              return RunOutcome();

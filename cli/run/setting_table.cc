@@ -79,7 +79,9 @@ const std::vector<SettingInfo>& setting_table() {
         {"buffers", "N", "", "rotating gather buffers", kHow},
         {"prefetch", "N", "", "units gathered ahead", kHow},
         {"deterministic", "on|off", "",
-         "on: equal bits every time on cuda, too; attention adds in one order, which is slower",
+         "on: equal bits every time on cuda, too; attention adds in one order and NCCL without "
+         "NVLS, "
+         "which is slower",
          kHow},
         {"steps", "N", "100", "optimizer steps in all", kOptimizer},
         {"tokens", "N", "", "instead of steps: tokens to train on, as 1B", kOptimizer},
@@ -130,8 +132,8 @@ const std::vector<SettingInfo>& setting_table() {
         {"device", "WORD", "auto", "auto, host or cuda", kMachine},
         {"communicator", "WORD", "auto", "auto, local (threads), nccl or mpi", kMachine},
         {"collective-sms", "N|auto", "auto",
-         "multiprocessors that a collective of NCCL may take on cuda; auto: as few as NCCL thinks "
-         "reach the links' rate",
+         "multiprocessors that a collective of NCCL may take on cuda; auto: as few as reach the "
+         "links' rate where each rank is a process, else NCCL's choice",
          kMachine},
         {"rendezvous", "WHERE", "auto",
          "where processes on GPUs meet: auto, tcp://HOST:PORT or file:///PATH", kMachine},

@@ -73,13 +73,16 @@ void enable_peer_access(int gpu, const std::vector<int>& peers) {
 
 class CudaDevice::CudaAllocation final : public Allocation {
  public:
-  CudaAllocation(CudaDevice& device, Bytes bytes) : device_(device), bytes_(bytes) {
-    SHARDWRIGHT_CUDA(cudaMalloc(&data_, static_cast<std::size_t>(bytes)));
+  CudaAllocation(CudaDevice& device, const Allocator& allocator, Bytes bytes)
+      : device_(device),
+        bytes_(bytes),
+        give_back_(allocator.give_back),
+        data_(allocator.make(bytes)) {
     device_.allocated_ += bytes;
     device_.peak_ = std::max(device_.peak_, device_.allocated_);
   }
   ~CudaAllocation() override {
-    cudaFree(data_);
+    give_back_(data_);
     device_.allocated_ -= bytes_;
   }
   void* data() const override { return data_; }
@@ -87,7 +90,8 @@ class CudaDevice::CudaAllocation final : public Allocation {
  private:
   CudaDevice& device_;
   Bytes bytes_;
-  void* data_ = nullptr;
+  std::function<void(void*)> give_back_;
+  void* data_;
 };
 
 class CudaDevice::CudaEvent final : public Event {
@@ -117,6 +121,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
   cudaDeviceProp properties{};
   SHARDWRIGHT_CUDA(cudaGetDeviceProperties(&properties, options_.gpu));
   compute_major_ = properties.major;
+  multiprocessors_ = properties.multiProcessorCount;
   enable_peer_access(options_.gpu, options_.peers);
   staging_ = cuda::allocate_pinned(kStagingBytes);
 }
@@ -126,8 +131,17 @@ CudaDevice::~CudaDevice() {
 }
 
 std::unique_ptr<Allocation> CudaDevice::allocate(Bytes bytes) {
+  const auto make = [](Bytes size) {
+    void* data = nullptr;
+    SHARDWRIGHT_CUDA(cudaMalloc(&data, static_cast<std::size_t>(size)));
+    return data;
+  };
+  return allocate_by({make, [](void* data) { cudaFree(data); }}, bytes);
+}
+
+std::unique_ptr<Allocation> CudaDevice::allocate_by(const Allocator& allocator, Bytes bytes) {
   try {
-    return std::make_unique<CudaAllocation>(*this, bytes);
+    return std::make_unique<CudaAllocation>(*this, allocator, bytes);
   } catch (const Error& error) {
     std::size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) throw;
@@ -269,6 +283,10 @@ void CudaDevice::limit_run_ahead(StreamId stream) {
     SHARDWRIGHT_CUDA(cudaEventRecord(s.passed[s.passes % ring].get(), s.handle.get()));
     ++s.passes;
   });
+}
+
+void CudaDevice::leave_multiprocessors(int count) {
+  products_.use_multiprocessors(count > 0 ? std::max(1, multiprocessors_ - count) : 0);
 }
 
 void CudaDevice::lend_scratch(StreamId stream, void* data, Bytes bytes) {

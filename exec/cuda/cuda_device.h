@@ -47,6 +47,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::unique_ptr<Allocation> allocate(Bytes bytes) override;
+  std::unique_ptr<Allocation> allocate_by(const Allocator& allocator, Bytes bytes) override;
   /// Throws Error when less than that is free: to be asked before a plan is built on the device.
   void require_free(Bytes planned) const;
   /// Pinned, or pageable where the system lets no more be pinned.
@@ -66,6 +67,7 @@ class CudaDevice final : public Device {
   void timestamp(StreamId stream, Nanoseconds* at) override;
   void call(StreamId stream, std::function<void()> function) override;
   void limit_run_ahead(StreamId stream) override;
+  void leave_multiprocessors(int count) override;
   void lend_scratch(StreamId stream, void* data, Bytes bytes) override;
 
   /// Products take operands of one type.
@@ -152,6 +154,7 @@ class CudaDevice final : public Device {
 
   CudaDeviceOptions options_;
   CurrentGpu current_gpu_;
+  int multiprocessors_ = 0;
   int compute_major_ = 0;
   Bytes allocated_ = 0;
   Bytes peak_ = 0;

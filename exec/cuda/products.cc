@@ -167,7 +167,7 @@ std::string Products::library_version() {
   return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
 }
 
-Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) {
+Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) const {
   // The library is not asked for anything else when a product is added to what is in its place, and
   // so a gradient has the same bits whichever micro-batch it is of.
   const bool adds = p.addend.data != nullptr && p.addend.data != p.out.data;
@@ -189,18 +189,21 @@ Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) {
           adds,
           p.bias != nullptr,
           workspace_bytes,
-          fp8_words(p.fp8)};
+          fp8_words(p.fp8),
+          multiprocessors_};
 }
 
 std::string Products::words_of(const Key& key) {
   const auto& [form, a, b, out, m, n, k, a_stride, b_stride, out_stride, addend_stride, a_aligned,
-               b_aligned, addend_aligned, out_aligned, adds, biased, workspace, fp8] = key;
+               b_aligned, addend_aligned, out_aligned, adds, biased, workspace, fp8,
+               multiprocessors] = key;
   constexpr const char* kForms[] = {"NT", "NN", "TN"};
   const std::string operands = fp8.empty() ? fmt::format("{} {}", name_of(a), name_of(b)) : fp8;
-  return fmt::format("{} {} {} {}x{}x{} strides {} {} {} {} alignments {} {} {} {}{}{} in {}",
+  return fmt::format("{} {} {} {}x{}x{} strides {} {} {} {} alignments {} {} {} {}{}{} in {}{}",
                      kForms[static_cast<int>(form)], operands, name_of(out), m, n, k, a_stride,
                      b_stride, out_stride, addend_stride, a_aligned, b_aligned, addend_aligned,
-                     out_aligned, adds ? " adds" : "", biased ? " biased" : "", workspace);
+                     out_aligned, adds ? " adds" : "", biased ? " biased" : "", workspace,
+                     multiprocessors > 0 ? fmt::format(" on {}", multiprocessors) : "");
 }
 
 void Products::use(const std::vector<ProductChoice>& choices) {
@@ -227,6 +230,9 @@ std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace
     set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out.dtype));
     set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
+  if (multiprocessors_ > 0) {
+    set(description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::int32_t{multiprocessors_});
   }
   if (p.fp8) {
     set_scale_modes(description, *p.fp8);

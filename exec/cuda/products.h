@@ -71,6 +71,8 @@ class Products {
   /// times by each algorithm, and the fastest is kept. What such products add to becomes useless,
   /// and the host waits: not within a step.
   void time_choices(bool on) { times_ = on; }
+  /// Products that are met from now on are planned for so many multiprocessors; 0: all of them.
+  void use_multiprocessors(int count) { multiprocessors_ = count; }
   /// For products that are met from now on.
   void use(const std::vector<ProductChoice>& choices);
   /// Of all products so far.
@@ -82,13 +84,13 @@ class Products {
 
  private:
   struct Plan;
-  // form, types, M, N, K, strides, alignments, whether it adds and is biased, workspace, and what
-  // of fp8 the operands are
+  // form, types, M, N, K, strides, alignments, whether it adds and is biased, workspace, what of
+  // fp8 the operands are, and for how many multiprocessors
   using Key =
       std::tuple<ProductForm, DType, DType, DType, std::int64_t, std::int64_t, std::int64_t,
                  std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::uint32_t,
-                 std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, Bytes, std::string>;
-  static Key key_of(const Product& product, Bytes workspace_bytes);
+                 std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, Bytes, std::string, int>;
+  Key key_of(const Product& product, Bytes workspace_bytes) const;
   static std::string words_of(const Key& key);
   std::unique_ptr<Plan> plan(const Product& product, Bytes workspace_bytes) const;
   cublasStatus_t launch(const Product& product, const Plan& plan,
@@ -99,6 +101,7 @@ class Products {
 
   cublasLtHandle_t handle_ = nullptr;
   bool times_ = false;
+  int multiprocessors_ = 0;
   std::map<std::string, ProductChoice> chosen_;  // by product
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };

@@ -55,44 +55,50 @@ StreamMode stream_mode_from(std::string_view name) {
 
 class HostDevice::HostAllocation final : public Allocation {
  public:
-  HostAllocation(HostDevice& device, Bytes bytes)
+  HostAllocation(HostDevice& device, const Allocator& allocator, Bytes bytes)
       : device_(device),
         bytes_(bytes),
-        data_(device.clocks_ ? reserved(bytes)
-                             : ::operator new(static_cast<std::size_t>(bytes), kAlignment)) {
+        give_back_(allocator.give_back),
+        data_(allocator.make(bytes)) {
     const Bytes now = device_.allocated_.fetch_add(bytes) + bytes;
     Bytes peak = device_.peak_.load();
     while (peak < now && !device_.peak_.compare_exchange_weak(peak, now)) {
     }
   }
   ~HostAllocation() override {
-    if (device_.clocks_) {
-      ::munmap(data_, length_of(bytes_));
-    } else {
-      ::operator delete(data_, kAlignment);
-    }
+    give_back_(data_);
     device_.allocated_.fetch_sub(bytes_);
   }
   void* data() const override { return data_; }
 
  private:
-  static std::size_t length_of(Bytes bytes) {
-    return static_cast<std::size_t>(std::max<Bytes>(bytes, 1));
-  }
-  /// Ranks of virtual clocks may have more in all than the machine; what none touches costs
-  /// nothing.
-  static void* reserved(Bytes bytes) {
-    void* data = ::mmap(nullptr, length_of(bytes), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
-    return data;
-  }
-
-  static constexpr std::align_val_t kAlignment{kArenaAlignment};
   HostDevice& device_;
   Bytes bytes_;
+  std::function<void(void*)> give_back_;
   void* data_;
 };
+
+namespace {
+
+Allocator aligned_memory() {
+  constexpr std::align_val_t kAlignment{kArenaAlignment};
+  return {[](Bytes bytes) { return ::operator new(static_cast<std::size_t>(bytes), kAlignment); },
+          [](void* data) { ::operator delete(data, kAlignment); }};
+}
+
+/// Ranks of virtual clocks may have more in all than the machine; what none touches costs nothing.
+Allocator reserved_memory(Bytes bytes) {
+  const auto length = static_cast<std::size_t>(std::max<Bytes>(bytes, 1));
+  return {[length](Bytes) {
+            void* data = ::mmap(nullptr, length, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (data == MAP_FAILED) throw std::bad_alloc();
+            return data;
+          },
+          [length](void* data) { ::munmap(data, length); }};
+}
+
+}  // namespace
 
 HostDevice::HostDevice(kernels::host::Parallel& parallel, StreamMode mode,
                        std::uint64_t shuffle_seed)
@@ -110,13 +116,17 @@ HostDevice::~HostDevice() {
 
 std::unique_ptr<Allocation> HostDevice::allocate(Bytes bytes) {
   try {
-    return std::make_unique<HostAllocation>(*this, bytes);
+    return allocate_by(clocks_ ? reserved_memory(bytes) : aligned_memory(), bytes);
   } catch (const std::bad_alloc&) {
     throw Error(
         fmt::format("the plan needs {} bytes of memory at once and the machine refuses them",
                     bytes),
         ExitCode::kFailed);
   }
+}
+
+std::unique_ptr<Allocation> HostDevice::allocate_by(const Allocator& allocator, Bytes bytes) {
+  return std::make_unique<HostAllocation>(*this, allocator, bytes);
 }
 
 std::unique_ptr<Allocation> HostDevice::allocate_host(Bytes bytes) {

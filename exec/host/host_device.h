@@ -38,6 +38,7 @@ class HostDevice : public Device {
   ~HostDevice() override;
 
   std::unique_ptr<Allocation> allocate(Bytes bytes) override;
+  std::unique_ptr<Allocation> allocate_by(const Allocator& allocator, Bytes bytes) override;
   std::unique_ptr<Allocation> allocate_host(Bytes bytes) override;
   Bytes allocated_bytes() const override { return allocated_.load(); }
   Bytes peak_allocated_bytes() const override { return peak_.load(); }

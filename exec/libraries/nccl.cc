@@ -62,6 +62,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   SHARDWRIGHT_PASS_ON(nccl_library, ncclCommUserRank, comm, rank);
 }
+ncclResult_t ncclMemAlloc(void** ptr, size_t size) {
+  SHARDWRIGHT_PASS_ON(nccl_library, ncclMemAlloc, ptr, size);
+}
+ncclResult_t ncclMemFree(void* ptr) {
+  SHARDWRIGHT_PASS_ON(nccl_library, ncclMemFree, ptr);
+}
 const char* ncclGetErrorString(ncclResult_t result) {
   SHARDWRIGHT_PASS_ON(nccl_library, ncclGetErrorString, result);
 }

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/nccl/nccl_communicator.h"
 
+#include <cuda.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <map>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -14,6 +20,7 @@
 #include "exec/comm/launch_environment.h"
 #include "exec/comm/rank_groups.h"
 #include "exec/communicator.h"
+#include "exec/libraries/rules.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 
@@ -21,6 +28,7 @@ namespace shardwright::exec {
 
 namespace {
 
+using libraries::rule_number;
 using Clock = std::chrono::steady_clock;
 
 // Most calls are done at once; only connections and first calls take longer.
@@ -37,10 +45,8 @@ ncclConfig_t NcclGroup::config(const char* name) const {
   config.splitShare = 0;
   if (options_.most_ctas > 0) {
     config.maxCTAs = options_.most_ctas;
-  } else {
-#ifdef NCCL_CTA_POLICY_EFFICIENCY
+  } else if (options_.few_ctas) {
     config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
-#endif
   }
   return config;
 }
@@ -157,6 +163,18 @@ void NcclGroup::register_memory(void* data, Bytes bytes) {
     return status == ncclInProgress ? status : ncclSuccess;
   });
   if (handle != nullptr) registered_.push_back(handle);
+}
+
+std::unique_ptr<Allocation> NcclGroup::allocate(Device& device, Bytes bytes) {
+  if (ranks_ == 1 || !options_.registers_memory || bytes == 0) return device.allocate(bytes);
+  const auto make = [](Bytes size) {
+    void* data = nullptr;
+    check_nccl(ncclMemAlloc(&data, static_cast<std::size_t>(size)), "ncclMemAlloc");
+    return data;
+  };
+  auto memory = device.allocate_by({make, [](void* data) { ncclMemFree(data); }}, bytes);
+  register_memory(memory->data(), bytes);
+  return memory;
 }
 
 void NcclGroup::finish() noexcept {
@@ -372,8 +390,8 @@ void NcclCommunicator::connect_messages(Array data) {
   }
 }
 
-void NcclCommunicator::register_memory(void* data, Bytes bytes) {
-  group_->register_memory(data, bytes);
+std::unique_ptr<Allocation> NcclCommunicator::allocate(Device& device, Bytes bytes) {
+  return group_->allocate(device, bytes);
 }
 
 void NcclCommunicator::check() {
@@ -421,10 +439,6 @@ namespace {
 
 constexpr std::uint32_t kWorldChannel = 0;
 
-/// Of a queue of messages, which waits on the device until its message comes; several do beside a
-/// layer's kernels.
-constexpr int kMostQueueCtas = 2;
-
 const char* word_of(CommGroup kind) {
   switch (kind) {
     case CommGroup::kShard:
@@ -456,6 +470,53 @@ std::vector<std::vector<MessageQueue>> rounds_of(const std::vector<MessageQueue>
   return rounds;
 }
 
+/// What ranks tell each other before they have NCCL.
+struct Greeting {
+  ncclUniqueId id;
+  std::int64_t process;
+  std::int64_t shares_memory;
+};
+
+/// A number that other processes of this and of other machines do not have.
+std::int64_t this_process() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::size_t name = std::hash<std::string_view>()(host.data());
+  return static_cast<std::int64_t>(name ^ static_cast<std::size_t>(::getpid()) << 40) | 1;
+}
+
+/// Whether memory of ncclMemAlloc has a handle that other processes can take: not where the driver
+/// or NCCL_CUMEM_ENABLE gives it cudaMalloc's.
+bool shares_memory() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  constexpr unsigned kSince = 4000;  // CUDA 4.0 has it
+  if (cudaGetDriverEntryPointByVersion("cuPointerGetAttribute", &function, kSince,
+                                       cudaEnableDefault, &found) != cudaSuccess ||
+      function == nullptr) {
+    cudaGetLastError();
+    return false;
+  }
+  void* data = nullptr;
+  if (ncclMemAlloc(&data, 1) != ncclSuccess) return false;
+  unsigned long long kinds = 0;
+  const auto get =
+      reinterpret_cast<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)>(function);
+  const bool known = get(&kinds, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                         reinterpret_cast<CUdeviceptr>(data)) == CUDA_SUCCESS;
+  ncclMemFree(data);
+  return known && (kinds & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+}
+
+/// The rules nccl.registered_memory and nccl.registration_of_threads.
+bool nvls_works_on_memory_of(const std::vector<Greeting>& ranks) {
+  std::map<std::int64_t, std::int64_t> in_process;
+  const std::int64_t most = rule_number("nccl.registration_of_threads", "ranks_of_a_process");
+  return std::all_of(ranks.begin(), ranks.end(), [&](const Greeting& rank) {
+    return rank.shares_memory != 0 && ++in_process[rank.process] <= most;
+  });
+}
+
 /// Of the rendezvous: one for each group.
 std::uint32_t channel_of(CommGroup kind, std::int64_t first_rank) {
   if (kind == CommGroup::kWorld) return kWorldChannel;
@@ -466,13 +527,17 @@ std::uint32_t channel_of(CommGroup kind, std::int64_t first_rank) {
 
 NcclWorld::NcclWorld(Bootstrap& bootstrap, const NcclOptions& options)
     : bootstrap_(bootstrap), options_(options) {
-  ncclUniqueId mine{};
-  if (bootstrap.rank() == 0) check_nccl(ncclGetUniqueId(&mine), "ncclGetUniqueId");
-  std::vector<ncclUniqueId> ids(static_cast<std::size_t>(bootstrap.ranks()));
+  Greeting mine{};
+  if (bootstrap.rank() == 0) check_nccl(ncclGetUniqueId(&mine.id), "ncclGetUniqueId");
+  mine.process = options.process != 0 ? options.process : this_process();
+  mine.shares_memory = options.registers_memory && !options.is_deterministic && shares_memory();
+  std::vector<Greeting> all(static_cast<std::size_t>(bootstrap.ranks()));
   bootstrap.exchange({kWorldChannel, bootstrap.rank(), bootstrap.ranks()},
-                     std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(ids)));
+                     std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  // What NCCL chooses must be one thing on all ranks.
+  options_.few_ctas = nvls_works_on_memory_of(all);
   groups_.push_back(
-      std::make_shared<NcclGroup>(bootstrap.ranks(), bootstrap.rank(), ids.front(), options,
+      std::make_shared<NcclGroup>(bootstrap.ranks(), bootstrap.rank(), all.front().id, options_,
                                   [&bootstrap] { return bootstrap.failure().has_value(); }));
   watcher_ = std::thread([this] { watch(); });
 }
@@ -505,8 +570,9 @@ std::vector<NcclQueue> NcclWorld::make_queues(const std::vector<MessageQueue>& q
     }
     const char* name = own->backward ? "backward messages" : "forward messages";
     const auto color = static_cast<int>(own - round.begin());
-    mine.push_back(
-        {*own, keep(std::make_shared<NcclGroup>(group, color, rank, name, kMostQueueCtas))});
+    // A queue waits on the device until its message comes; several do beside a layer's kernels.
+    const auto most = static_cast<int>(rule_number("nccl.message_rate", "enough_ctas"));
+    mine.push_back({*own, keep(std::make_shared<NcclGroup>(group, color, rank, name, most))});
   }
   return mine;
 }
@@ -530,6 +596,7 @@ RankGroups NcclWorld::groups(const RankMesh& mesh, const std::vector<MessageQueu
                                               device, streams, std::move(mine));
   };
   RankGroups groups = make_groups(mesh, rank, on_world, make);
+  device.leave_multiprocessors(held_multiprocessors(groups.shard->size()));
   // What failed before the watcher knew of these groups.
   if (bootstrap_.failure()) throw Aborted();
   return groups;
@@ -537,6 +604,26 @@ RankGroups NcclWorld::groups(const RankMesh& mesh, const std::vector<MessageQueu
 
 RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
   return groups(data_parallel_mesh(bootstrap_.ranks(), shard_ranks), {}, device, streams);
+}
+
+int NcclWorld::held_multiprocessors(int shard_ranks) const {
+  if (shard_ranks == 1) return 0;
+  if (options_.most_ctas > 0 || !options_.few_ctas) return options_.most_ctas;
+  const auto most = rule_number("nccl.efficiency_policy", "reduce_channels_blackwell");
+  return static_cast<int>((most + shard_ranks - 1) / shard_ranks);
+}
+
+std::string NcclWorld::keep_order_of_sums() {
+  const std::string rule = libraries::rule_text("nccl.order_of_sums", "off");
+  const std::size_t end = rule.find('=');
+  const std::string name = rule.substr(0, end), off = rule.substr(end + 1);
+  constexpr int kKeepsWhatIsSet = 0;
+  ::setenv(name.c_str(), off.c_str(), kKeepsWhatIsSet);
+  if (std::getenv(name.c_str()) == off) return "";
+  return fmt::format(
+      "{} is {}, so sums over ranks may have other bits every time although the plan is "
+      "deterministic; expected {} or nothing",
+      name, std::getenv(name.c_str()), off);
 }
 
 std::string NcclWorld::version() {

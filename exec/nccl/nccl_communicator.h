@@ -2,8 +2,15 @@
 // The collectives of one rank of a group, by NCCL on the streams of a CUDA device.
 //
 // Sums are made in NCCL's order, which differs with the number of ranks, so W ranks equal one rank
-// only within rounding; two runs with the same ranks give the same bits. Sums are of the type that
-// is reduced, fp32 or bf16, and nothing is divided on the way.
+// only within rounding. Rings and trees add in one order every time; NVLS, which NCCL takes by
+// itself where an NVSwitch connects the GPUs, does not, so that two runs with the same ranks give
+// the same bits only where it is off (keep_order_of_sums). Sums are of the type that is reduced,
+// fp32 or bf16, and nothing is divided on the way.
+//
+// What NCCL chooses by is in exec/libraries/rules.json. Its policy EFFICIENCY, few thread blocks,
+// is asked for only where NVLS can then work on this program's memory: of ncclMemAlloc, registered,
+// each rank a process of its own. Otherwise it would copy everything by these few. Not yet run on a
+// GPU.
 //
 // Shares that do not divide evenly go as one broadcast or reduction a rank in a single NCCL group;
 // units of parameters are padded, so that steps never need that.
@@ -45,10 +52,14 @@ namespace shardwright::exec {
 struct NcclOptions {
   double init_timeout_s = 300;  // until all ranks have connected
   double call_timeout_s = 300;  // until a call is enqueued
-  /// Thread blocks (SMs) that a collective may take; 0: as few as NCCL thinks reach the links'
-  /// rate, because they are products' otherwise.
+  /// Thread blocks (SMs) that a collective may take; 0: as few as reach the links' rate where
+  /// memory allows that, because they are products' otherwise; else NCCL's choice.
   int most_ctas = 0;
+  bool is_deterministic = false;  // no sums that NVLS makes, so nothing is chosen for it
+  /// Of this machine's processes; 0: the caller's. Ranks with one number are threads of one.
+  std::int64_t process = 0;
   bool registers_memory = true;
+  bool few_ctas = false;  // decided by NcclWorld: NVLS works on memory of all ranks
   double watch_s = 0.02;  // between two looks at what may have failed
   /// How long a rank that sees an error of the network waits for the news of who died.
   double echo_s = 2;
@@ -88,13 +99,15 @@ class NcclGroup {
   void abort() noexcept;
   bool aborted() const;
 
-  void register_memory(void* data, Bytes bytes);
+  /// As Communicator::allocate.
+  std::unique_ptr<Allocation> allocate(Device& device, Bytes bytes);
   /// Waits for the other ranks and gives everything back.
   void finish() noexcept;
 
  private:
   void await(const char* call, double timeout_s, const char* advice = nullptr);
   ncclConfig_t config(const char* name) const;
+  void register_memory(void* data, Bytes bytes);
 
   NcclOptions options_;
   Hopeless hopeless_;
@@ -141,7 +154,7 @@ class NcclCommunicator final : public Communicator {
   void fetch(StreamId stream, Array data, int from, int channel) override;
   StreamId message_stream(StreamId stream, int peer, int channel, bool sends) override;
   void connect_messages(Array data) override;
-  void register_memory(void* data, Bytes bytes) override;
+  std::unique_ptr<Allocation> allocate(Device& device, Bytes bytes) override;
   void check() override;
   void barrier() override;
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
@@ -198,6 +211,10 @@ class NcclWorld {
   /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
   RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
 
+  /// Keeps NVLS, which adds in no fixed order, off in this process, where the environment does not
+  /// say otherwise. To be called before anything of NCCL, on the only thread. Returns a note where
+  /// the environment wants it on, else nothing.
+  static std::string keep_order_of_sums();
   /// "NCCL 2.28.9"
   static std::string version();
 
@@ -205,6 +222,8 @@ class NcclWorld {
   /// The queues of `rank` among those of a pipeline whose stages are the members of `group`.
   std::vector<NcclQueue> make_queues(const std::vector<MessageQueue>& queues, NcclGroup& group,
                                      int rank);
+  /// That collectives keep from products, as far as that is known.
+  int held_multiprocessors(int shard_ranks) const;
   std::shared_ptr<NcclGroup> keep(std::shared_ptr<NcclGroup> group);
   void watch();
   void abort_all();

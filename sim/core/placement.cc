@@ -149,6 +149,25 @@ void list_persistent(Schedule& schedule) {
   list(Persistent::kWorkspace, f.workspace_bytes);
 }
 
+namespace {
+
+/// Whether collectives of the shard group read or write the tensor. Of the master they do where it
+/// is what is computed with.
+bool is_collective(Persistent kind) {
+  switch (kind) {
+    case Persistent::kMoments:
+    case Persistent::kGradientBuckets:
+    case Persistent::kAllReduceBuckets:
+    case Persistent::kOptimizerPieces:
+    case Persistent::kWorkspace:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
 void set_workspace(Schedule& schedule, Bytes bytes) {
   schedule.sharding.workspace_bytes = bytes;
   std::erase_if(schedule.persistent, [](const PersistentTensor& tensor) {
@@ -188,14 +207,16 @@ void Placement::place_tensors(const Schedule& schedule) {
     size_bytes_ += round_up(tensor.bytes, kArenaAlignment);
   };
   // Whole parameters of which the own part is the master are one array in two tensors.
-  const auto leads = [](Persistent kind) {
-    return kind == Persistent::kMaster || kind == Persistent::kWholeParameters;
+  const auto turn_of = [&](Persistent kind) {
+    if (kind == Persistent::kMaster) return schedule.sharding.has_compute_copy() ? 2 : 0;
+    if (kind == Persistent::kWholeParameters) return 0;
+    return is_collective(kind) ? 1 : 2;
   };
-  for (const PersistentTensor& tensor : schedule.persistent) {
-    if (leads(tensor.kind)) place(tensor);
-  }
-  for (const PersistentTensor& tensor : schedule.persistent) {
-    if (!leads(tensor.kind)) place(tensor);
+  for (int turn = 0; turn <= 2; ++turn) {
+    for (const PersistentTensor& tensor : schedule.persistent) {
+      if (turn_of(tensor.kind) == turn) place(tensor);
+    }
+    if (turn == 1) collective_bytes_ = size_bytes_;
   }
 }
 

@@ -3,8 +3,9 @@
 // every persistent tensor, and to the place of every unit in them. Computed here only: memory
 // prediction adds the bytes up, the executor allocates them and puts addresses to the places.
 //
-// Units lie one after the other (embedding, layers, head, norms) wherever each has a place of its
-// own. Gathered parameters of unit u take buffer u % n of n rotating ones, fresh gradients
+// What collectives read and write lies in front, because libraries want memory of a kind of its own
+// for it. Units lie one after the other (embedding, layers, head, norms) wherever each has a place
+// of its own. Gathered parameters of unit u take buffer u % n of n rotating ones, fresh gradients
 // likewise; units that must outlive the rotation (norms apart, a tied embedding) have buffers of
 // their own. Rank r of a shard group of n owns the r-th of n equal parts of each padded unit.
 #pragma once
@@ -66,6 +67,8 @@ class Placement {
   Placement(const Schedule& schedule, std::int64_t shard_rank);
 
   Bytes size_bytes() const { return size_bytes_; }
+  /// The first of these: what ranks gather and reduce, at equal offsets on all ranks.
+  Bytes collective_bytes() const { return collective_bytes_; }
   /// Of a persistent tensor; kNowhere where the schedule has none.
   Bytes offset(Persistent kind) const { return offsets_[static_cast<std::size_t>(kind)]; }
   const UnitPlacement& unit(std::int32_t index) const {
@@ -80,7 +83,7 @@ class Placement {
   PlacedArray at(Persistent kind, DType dtype, std::int64_t first, std::int64_t size) const;
 
   std::array<Bytes, kPersistentKinds> offsets_;
-  Bytes size_bytes_ = 0;
+  Bytes size_bytes_ = 0, collective_bytes_ = 0;
   std::int64_t ranks_ = 1;
   std::int64_t elements_ = 0;        // of all units
   std::vector<std::int64_t> first_;  // by unit: elements of the units before it

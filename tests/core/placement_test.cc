@@ -68,6 +68,33 @@ TEST(Placement, ListsWhatAStrategyKeeps) {
   EXPECT_EQ(Placement(schedule, 0).size_bytes(), aligned);
 }
 
+// What ranks gather and reduce lies in front, at one offset on all of them.
+TEST(Placement, WhatCollectivesTouchLiesInFront) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    ShardingFacts facts = sharded(2);
+    facts.parameter_dtype = dtype;
+    facts.workspace_bytes = 1000;
+    const Schedule schedule = schedule_of(facts);
+    const Placement first(schedule, 0), last(schedule, kRanks - 1);
+    const Bytes front = first.collective_bytes();
+    const auto is_in_front = [&](const PlacedArray& array) {
+      return array.offset + array.size * bytes_of(array.dtype) <= front;
+    };
+    for (std::int32_t u = 0; u <= schedule.head_unit(); ++u) {
+      const UnitPlacement& unit = first.unit(u);
+      for (const PlacedArray& array :
+           {unit.parameters, unit.gradient, unit.reduced, unit.owned_source, unit.gradient_sum})
+        EXPECT_TRUE(is_in_front(array)) << u;
+      EXPECT_EQ(is_in_front(unit.owned_master), !facts.has_compute_copy());
+      EXPECT_GE(unit.first_moment.offset, front);
+      EXPECT_EQ(unit.parameters, last.unit(u).parameters);
+      EXPECT_EQ(unit.reduced, last.unit(u).reduced);
+    }
+    EXPECT_GE(first.offset(Persistent::kWorkspace), front);
+    EXPECT_LT(front, first.size_bytes());
+  }
+}
+
 TEST(Placement, UnitsTakeTurnsInRotatingBuffers) {
   const Schedule schedule = schedule_of(sharded(3));
   const Placement placement(schedule, 1);

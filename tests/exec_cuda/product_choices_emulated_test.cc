@@ -92,6 +92,30 @@ TEST(ProductChoices, CountWithTheAlignmentThatOperandsHave) {
   EXPECT_EQ(one.choice(), 2) << "16 bytes beside a multiple of 256";
 }
 
+// What collectives hold is not theirs; a choice is of the multiprocessors that it was made for.
+TEST(ProductChoices, LeavesTheMultiprocessorsThatOthersHold) {
+  use_algorithms({50'000});
+  OneProduct one;
+  cuda::Products& products = one.device.products();
+  const auto planned_for = [&](int held) {
+    one.device.leave_multiprocessors(held);
+    cuda_on_cpu::clear_log();
+    products.run(one.product, nullptr, 0, one.device.stream(one.stream));
+    std::vector<unsigned> asked;
+    for (const cuda_on_cpu::Call& call : cuda_on_cpu::call_log()) {
+      if (call.name == "cublasLtMatmulAlgoGetHeuristic") asked.push_back(call.grid.x);
+    }
+    return asked;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(planned_for(0), ElementsAre(0u)) << "all of them";
+  EXPECT_THAT(planned_for(3), ElementsAre(1u)) << "of four";
+  EXPECT_THAT(planned_for(64), ::testing::IsEmpty()) << "at least one, as before";
+  EXPECT_EQ(products.planned_shapes(), 2u);
+  EXPECT_THAT(products.choices().at(1).product, ::testing::EndsWith(" on 1"));
+  one.device.synchronize();
+}
+
 TEST(ProductChoices, TimesNoProductThatAChoiceNames) {
   use_algorithms({50'000, 90'000, 10'000});
   OneProduct one;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 
 #include "exec/comm/bootstrap.h"
 #include "exec/cuda/cuda_device.h"
@@ -44,8 +45,10 @@ std::vector<float> pattern(int rank, std::int64_t size) {
 
 /// Device memory with numbers.
 struct DeviceArray {
-  DeviceArray(Device& device, StreamId stream, const std::vector<float>& values)
-      : memory(device.allocate(std::ssize(values) * 4 + 4)),
+  DeviceArray(Device& device, StreamId stream, const std::vector<float>& values,
+              Communicator* group = nullptr)
+      : memory(group != nullptr ? group->allocate(device, std::ssize(values) * 4 + 4)
+                                : device.allocate(std::ssize(values) * 4 + 4)),
         array{memory->data(), DType::kFp32, std::ssize(values)} {
     device.copy(stream, array.data, values.data(), array.bytes());
     device.synchronize();
@@ -66,11 +69,13 @@ TEST(NcclOnGpus, CollectivesOfAnySize) {
     const int ranks = bootstrap.ranks(), rank = bootstrap.rank();
     const StreamId stream = device.make_stream("communication", -1);
     RankGroups groups = world.groups(ranks, device, streams_of(device));
+    std::deque<DeviceArray> registered;
     for (const std::int64_t size : {1, 24, 101, 1 << 20}) {
       const DeviceArray whole(device, stream, pattern(rank, size));
-      const DeviceArray sums(device, stream, std::vector<float>(static_cast<std::size_t>(size)));
+      // To be kept until the groups are left.
+      const DeviceArray& sums = registered.emplace_back(
+          device, stream, std::vector<float>(static_cast<std::size_t>(size)), groups.shard.get());
       const Array mine = share_of(sums.array, ranks, rank);
-      groups.shard->register_memory(sums.memory->data(), sums.array.bytes());
       groups.shard->reduce_scatter(stream, whole.array, mine, false, {});
       groups.shard->all_gather(stream, mine, sums.array);
       groups.shard->all_reduce(stream, whole.array);

@@ -4,7 +4,9 @@
 // kernel of NCCL does. It implements the functions of <nccl.h> that the project calls; a test links
 // it in the library's place.
 //
-// Sums are added in the order of a ring and, for bf16, rounded at every hop. Calls answer
+// It chooses how a collective goes as NCCL 2.28.9 does (exec/libraries/rules.json), on a node with
+// or without an NVSwitch. Rings and trees add in the order of a ring and, for bf16, round at every
+// hop; NVLS adds in an order that differs between calls and rounds once. Calls answer
 // ncclInProgress first and enqueue only when the caller has asked again, so who does not wait
 // records its events too early. A rank that waits for a dead peer waits until it is aborted.
 //
@@ -58,18 +60,30 @@ struct FakeNccl {
   int stuck_collective = 0;
   const char* last_error = "said by the fake";
   bool registers = true;  // whether memory can be registered
+  bool has_nvswitch = false;
+  bool shares_memory = true;   // what ncclMemAlloc makes has a handle
+  bool in_one_process = true;  // the ranks are threads, as in truth
   /// What a rank launches begins in the order in which it was launched, over all communicators, as
   /// where streams share a queue of the hardware.
   bool starts_in_order = false;
 };
 
+/// What it was last reset to.
+FakeNccl fake_nccl();
 /// Forgets everything; no communicator may be alive.
 void reset_fake_nccl(const FakeNccl& options = {});
 /// Collectives in the order in which a rank of the world called them.
 std::vector<NcclCall> nccl_calls(int world_rank);
 /// What every communicator that was made was told of thread blocks: the most, and the policy.
 std::vector<std::pair<int, int>> nccl_blocks();
-/// Communicators and registrations that were made and not given back.
+/// By which way the collectives of the first ranks went, and how many by each.
+struct NcclPaths {
+  int rings = 0;
+  int nvls = 0;    // on users' buffers, or through its own with all its channels
+  int copies = 0;  // NVLS through its own buffers with the few channels of the policy
+};
+NcclPaths nccl_paths();
+/// Communicators, memory and registrations that were made and not given back.
 int live_nccl_objects();
 
 }  // namespace shardwright::testing

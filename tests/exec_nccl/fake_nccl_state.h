@@ -29,6 +29,9 @@ struct Gathering {
   int read = 0;
 };
 
+/// How a collective goes.
+enum class Path { kRing, kNvls, kCopies };
+
 /// The ranks of one communicator.
 struct Clique {
   std::string name;
@@ -36,7 +39,8 @@ struct Clique {
   int connected = 0;  // ranks that have come
   int finalized = 0;
   std::map<std::tuple<int, int, std::uint64_t>, Gathering> gatherings;  // from, to, number
-  std::vector<std::pair<int, int>> members;                             // of a split: key, rank
+  std::map<std::uint64_t, std::set<std::ptrdiff_t>> offsets;  // of registered memory, by collective
+  std::vector<std::pair<int, int>> members;                   // of a split: key, rank
   std::map<Pair, std::set<int>> reached;  // which ends of a path have had a call on it
 };
 
@@ -84,6 +88,8 @@ struct Comm {
   ncclResult_t failure = ncclSuccess;
   bool finalizing = false;
   int registered = 0;
+  int policy = NCCL_CTA_POLICY_DEFAULT;
+  std::map<const std::byte*, std::size_t> cache;  // registered, by address
 };
 
 struct State {
@@ -96,7 +102,9 @@ struct State {
   std::map<std::pair<Clique*, int>, Split> splits;
   std::map<int, std::vector<NcclCall>> calls;
   std::vector<std::pair<int, int>> blocks;
-  std::map<int, Launches> launches;  // by rank of the world
+  std::map<int, Launches> launches;                // by rank of the world
+  std::map<const std::byte*, std::size_t> memory;  // of ncclMemAlloc
+  NcclPaths paths;
 };
 
 State& state();

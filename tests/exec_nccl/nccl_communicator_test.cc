@@ -5,8 +5,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "exec/comm/bootstrap.h"
 #include "exec/host/host_device.h"
@@ -31,6 +34,7 @@ struct Nccl {
   FakeNccl fake{};
   double echo_s = 0.2;
   int most_ctas = 0;
+  bool is_deterministic = false;
 };
 
 /// Runs the body on ranks that are threads and NCCL's, and sees that nothing of NCCL is left.
@@ -46,6 +50,8 @@ void on_all_ranks(const Nccl& with, int shard_ranks, const RankBody& body) {
     NcclOptions options;
     options.echo_s = with.echo_s;
     options.most_ctas = with.most_ctas;
+    options.is_deterministic = with.is_deterministic;
+    if (!with.fake.in_one_process) options.process = 1 + bootstrap.rank();
     NcclWorld world(bootstrap, options);
     RankGroups groups =
         world.groups(shard_ranks, device, [&](StreamId) { return stream.native(); });
@@ -91,11 +97,14 @@ TEST(NcclWorld, MemoryIsRegisteredWhereThatIsPossible) {
   for (const bool registers : {true, false}) {
     on_all_ranks({.ranks = 2, .fake = {.registers = registers}}, 2,
                  [&](int, Device& device, RankGroups& groups, StreamId stream) {
-                   std::vector<float> data(64, 1.0f);
-                   groups.shard->register_memory(data.data(), 256);
-                   groups.shard->all_reduce(stream, array_of(data));
+                   const auto memory = groups.shard->allocate(device, 256);
+                   EXPECT_EQ(device.allocated_bytes(), 256);
+                   auto* data = static_cast<float*>(memory->data());
+                   std::fill_n(data, 64, 1.0f);
+                   groups.shard->all_reduce(stream, {data, DType::kFp32, 64});
                    device.synchronize();
-                   EXPECT_THAT(data, ::testing::Each(2.0f));
+                   EXPECT_TRUE(std::all_of(data, data + 64, [](float x) { return x == 2; }));
+                   groups.world->leave();
                  });
   }
 }
@@ -171,18 +180,28 @@ TEST(NcclWorld, TheFirstCauseIsReported) {
             "rank 2 of 4: out of paper");
 }
 
-// What collectives take of the multiprocessors is lost to products that run beside them.
+/// The most thread blocks and the policy that communicators of four ranks were made with.
+std::set<std::pair<int, int>> blocks_of(const Nccl& with) {
+  on_all_ranks(with, 2, [](int, Device&, RankGroups&, StreamId) {});
+  const auto all = shardwright::testing::nccl_blocks();
+  EXPECT_EQ(all.size(), 12u) << "three communicators a rank";
+  return {all.begin(), all.end()};
+}
+
+// What collectives take of the multiprocessors is lost to products that run beside them. The policy
+// that takes few is asked for only where NVLS then works on this program's memory.
 TEST(NcclCommunicator, TakesAsManyThreadBlocksAsItIsAllowed) {
-  const auto nothing = [](int, Device&, RankGroups&, StreamId) {};
-  on_all_ranks({.most_ctas = 8}, 2, nothing);
-  const auto bounded = shardwright::testing::nccl_blocks();
-  ASSERT_EQ(bounded.size(), 12u) << "three communicators a rank";
-  for (const auto& [most, policy] : bounded) EXPECT_EQ(most, 8);
-  on_all_ranks({}, 2, nothing);
-  for (const auto& [most, policy] : shardwright::testing::nccl_blocks()) {
-    EXPECT_EQ(most, NCCL_CONFIG_UNDEF_INT);
-    EXPECT_EQ(policy, NCCL_CTA_POLICY_EFFICIENCY);
-  }
+  using ::testing::ElementsAre;
+  constexpr int kNone = NCCL_CONFIG_UNDEF_INT;
+  const FakeNccl processes{.in_one_process = false};
+  const FakeNccl without_handles{.shares_memory = false, .in_one_process = false};
+  EXPECT_THAT(blocks_of({.most_ctas = 8}), ElementsAre(std::pair(8, kNone)));
+  EXPECT_THAT(blocks_of({}), ElementsAre(std::pair(kNone, kNone))) << "ranks are threads";
+  EXPECT_THAT(blocks_of({.fake = processes}),
+              ElementsAre(std::pair(kNone, NCCL_CTA_POLICY_EFFICIENCY)));
+  EXPECT_THAT(blocks_of({.fake = without_handles}), ElementsAre(std::pair(kNone, kNone)));
+  EXPECT_THAT(blocks_of({.fake = processes, .is_deterministic = true}),
+              ElementsAre(std::pair(kNone, kNone)));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "exec/libraries/rules.h"
 #include "sim/pipeline/completes.h"
 #include "tests/exec/staged_training.h"
 #include "tests/exec_nccl/nccl_training.h"
@@ -182,7 +183,9 @@ TEST(NcclPipeline, CommunicatorsAreMadeBeforeTheFirstStep) {
   std::map<int, int> most;
   for (const auto& [ctas, policy] : shardwright::testing::nccl_blocks()) ++most[ctas];
   EXPECT_THAT(most,
-              ::testing::ElementsAre(std::pair(NCCL_CONFIG_UNDEF_INT, 4 * 5), std::pair(2, 4 * 4)));
+              ::testing::ElementsAre(std::pair(NCCL_CONFIG_UNDEF_INT, 4 * 5), std::pair(8, 4 * 4)));
+  // Of an H100's 18 links NCCL uses as many channels as the communicator may have thread blocks.
+  EXPECT_EQ(libraries::message_channels(18, 8), 8);
 }
 
 /// Two ranks that send to each other before they receive, on a stream each.

@@ -54,12 +54,17 @@ inline void on_nccl_ranks(const Training& training,
   const std::vector<Schedule> stages = stages_of(training);
   const RankMesh mesh(training.plan, stages.front().shard_ranks());
   kernels::host::Parallel parallel(1);
+  if (training.plan.deterministic) NcclWorld::keep_order_of_sums();
   LocalBootstrapRoom(static_cast<int>(training.plan.gpus)).run([&](Bootstrap& bootstrap) {
     const int rank = bootstrap.rank();
     HostDevice device(parallel, training.mode,
                       100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
     FakeStreams streams(device);
-    NcclWorld world(bootstrap);
+    NcclOptions options;
+    options.is_deterministic = training.plan.deterministic;
+    // Threads that play processes say so.
+    if (!shardwright::testing::fake_nccl().in_one_process) options.process = 1 + rank;
+    NcclWorld world(bootstrap, options);
     Executor executor(training.model, training.plan,
                       stages[static_cast<std::size_t>(mesh.place_of(rank).pp)], device,
                       world.groups(mesh, message_queues(stages), device, streams.native()),

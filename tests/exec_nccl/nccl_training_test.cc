@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <utility>
+
 #include "tests/support/parameter_name.h"
 
 namespace shardwright::exec {
@@ -120,6 +123,64 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{Strategy::kZero1, 2}, Case{Strategy::kZero2, 2, 2},
                       Case{Strategy::kZero3, 2}, Case{Strategy::kDdp, 2}),
     parameter_name);
+
+/// A node with an NVSwitch, on which nothing of the environment is set.
+class NcclOnNvswitch : public ::testing::Test {
+ protected:
+  NcclOnNvswitch() { ::unsetenv("NCCL_NVLS_ENABLE"); }
+  ~NcclOnNvswitch() override { ::unsetenv("NCCL_NVLS_ENABLE"); }
+
+  shardwright::testing::NcclPaths paths_of(const Training& training, bool processes,
+                                           bool shares_memory = true) {
+    shardwright::testing::reset_fake_nccl(
+        {.has_nvswitch = true, .shares_memory = shares_memory, .in_one_process = !processes});
+    train_over_nccl(training);
+    return shardwright::testing::nccl_paths();
+  }
+};
+
+// NVLS that copies everything by the policy's few thread blocks is what must never be.
+TEST_F(NcclOnNvswitch, ShardsGoByNvlsOnTheirMemoryOrByTheRing) {
+  for (const Strategy strategy : {Strategy::kYafsdp, Strategy::kFsdp2, Strategy::kZero1}) {
+    for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+      Training training = training_of({strategy, 4, 2, 0, dtype});
+      training.steps = 2;
+      SCOPED_TRACE(::testing::PrintToString(Case{strategy, 4, 2, 0, dtype}));
+      const auto processes = paths_of(training, true);
+      EXPECT_EQ(processes.copies, 0);
+      EXPECT_GE(processes.nvls, 20) << "gathers and reductions";
+      EXPECT_EQ(processes.rings, 2) << "what all ranks tell each other once a step";
+      for (const bool threads : {true, false}) {
+        const auto others = paths_of(training, !threads, threads);
+        EXPECT_EQ(others.copies, 0);
+        EXPECT_GE(others.rings, 20);
+      }
+    }
+  }
+}
+
+TEST_F(NcclOnNvswitch, ADeterministicPlanHasTheSameBitsTwice) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kYafsdp}) {
+    ::unsetenv("NCCL_NVLS_ENABLE");
+    Training training = training_of({strategy, 4, 2});
+    const auto twice = [&] {
+      shardwright::testing::reset_fake_nccl({.has_nvswitch = true, .in_one_process = false});
+      auto first = train_over_nccl(training);
+      return std::pair(std::move(first), train_over_nccl(training));
+    };
+    const auto [first, second] = twice();
+    EXPECT_GT(difference(first.back().weights, second.back().weights), 0) << "NVLS has no order";
+    training.plan.deterministic = true;
+    const auto [one, other] = twice();
+    expect_same_training(one, other);
+    EXPECT_EQ(shardwright::testing::nccl_paths().nvls, 0);
+  }
+  // What is said by the environment stays, and is told.
+  ::setenv("NCCL_NVLS_ENABLE", "2", 1);
+  EXPECT_THAT(NcclWorld::keep_order_of_sums(),
+              ::testing::StartsWith("NCCL_NVLS_ENABLE is 2, so sums over ranks may have other"));
+  EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "2");
+}
 
 // No call fails where GPUs do not reach each other; only the clock says so, and that before the
 // first step.

@@ -27,6 +27,7 @@ struct cublasLtMatmulDescOpaque_t {
   const void* bias = nullptr;
   const void* scales[2] = {};  // of both operands in fp8
   std::int32_t scale_modes[2] = {};
+  std::int32_t multiprocessors = 0;  // 0: all
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -234,6 +235,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(desc->scale_modes[0], value, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
       return set(desc->scale_modes[1], value, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+      return set(desc->multiprocessors, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return set(desc->bias_type, value, bytes);
   }
@@ -283,6 +286,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *returned = 0;
   cuda_on_cpu::Call asked;
   asked.name = "cublasLtMatmulAlgoGetHeuristic";
+  asked.grid.x = static_cast<unsigned>(desc->multiprocessors);
   cuda_on_cpu::log_call(std::move(asked));
   if (handle->gpu != cuda_on_cpu::current_gpu()) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!fits(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;

@@ -46,15 +46,15 @@ enum class CallKind {
 
 struct Call {
   CallKind kind = CallKind::kQuery;
-  std::string name;     // of the kernel, or of the function
-  int stream = -1;      // by order of creation; 0 is the default stream
-  int gpu = 0;          // the calling thread's current one
-  int stream_gpu = -1;  // whose stream it is
-  int event = -1;       // by order of creation
-  int priority = 0;     // of a stream that is created
-  int algorithm = 0;    // of a product
-  dim3 grid{0, 0, 0}, block{0, 0, 0};
-  std::size_t bytes = 0;  // of memory, or shared memory of a kernel
+  std::string name;                    // of the kernel, or of the function
+  int stream = -1;                     // by order of creation; 0 is the default stream
+  int gpu = 0;                         // the calling thread's current one
+  int stream_gpu = -1;                 // whose stream it is
+  int event = -1;                      // by order of creation
+  int priority = 0;                    // of a stream that is created
+  int algorithm = 0;                   // of a product
+  dim3 grid{0, 0, 0}, block{0, 0, 0};  // of a product: grid.x multiprocessors, 0: all
+  std::size_t bytes = 0;               // of memory, or shared memory of a kernel
   const void* to = nullptr;
   const void* from = nullptr;
 };
