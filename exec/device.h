@@ -172,7 +172,8 @@ class Device {
   /// Runs a function of the host in the order of the stream. It must not call the device.
   virtual void call(StreamId stream, std::function<void()> function) = 0;
   /// Keeps the host from running far ahead of the stream: may block until what was enqueued some
-  /// calls ago is done. Only where all work that the stream waits for has been issued.
+  /// calls ago is done. Only where all work that the stream waits for has been issued, or is by
+  /// other hosts, whatever this one does next.
   virtual void limit_run_ahead(StreamId) {}
   /// That many multiprocessors are mostly others' from now on: products leave them.
   virtual void leave_multiprocessors(int /*count*/) {}

@@ -271,6 +271,7 @@ Nanoseconds Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::in
   recorder_.begin_step(step);
   poison_.begin_step();
   micro_step_ = -1;
+  launched_unit_ = -1;
   updated_.clear();
   begun_.store(0, std::memory_order_relaxed);
   device_.begin_operation(-1);
@@ -318,6 +319,9 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
       pass_message(at, op);
     } else if (ModelOps::owns(op)) {
       model_ops_.run(op, at.unit);
+      // Launches of a process share a queue, and who fills it stops all of its threads.
+      if (groups_.world->size() > 1 && std::exchange(launched_unit_, at.unit) != at.unit)
+        device_.limit_run_ahead(stream);
     } else if (op.phase == Phase::kOptimizer) {
       run_update(op, options);
     } else {

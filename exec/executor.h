@@ -276,6 +276,7 @@ class Executor {
   std::int32_t first_micro_ = 0;           // OpInstance::micro_step of the first micro-batch
   std::int32_t last_prepare_ = 0;          // of what comes before it or is it
   std::int64_t micro_step_ = -1;
+  std::int32_t launched_unit_ = -1;
   std::set<OpKind> updated_;  // chunks of a stage are updated at once, with the first one
   bool rehearses_ = false;
   const std::set<std::int32_t> cast_units_;  // which the schedule's own casts of masters begin with

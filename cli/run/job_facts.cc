@@ -36,14 +36,14 @@ constexpr std::array<std::string_view, 4> kGivenOrNot = {"weights", "eval-data",
 
 /// Keys that may move when a run goes on and change nothing of what is computed, or have notes of
 /// their own (resume_notes()). Data and model may not move; all others are said.
-constexpr std::array<std::string_view, 37> kMovesUnsaid = {
-    "ranks",          "strategy",     "shard-group",    "tp",          "sp",           "pp",
-    "virtual-stages", "pp-schedule",  "pp-layout",      "rank-order",  "sum-shape",    "seq-len",
-    "micro-batch",    "grad-accum",   "ckpt-layers",    "recompute",   "buffers",      "prefetch",
-    "steps",          "eval-every",   "eval-sequences", "save-every",  "keep",         "save",
-    "save-patience",  "tensorboard",  "trace-step",     "trace-steps", "trace",        "resume",
-    "weights",        "communicator", "collective-sms", "clock",       "rank-timeout", "streams",
-    "network"};
+constexpr std::array<std::string_view, 38> kMovesUnsaid = {
+    "ranks",          "strategy",      "shard-group",    "tp",          "sp",           "pp",
+    "virtual-stages", "pp-schedule",   "pp-layout",      "rank-order",  "sum-shape",    "seq-len",
+    "micro-batch",    "grad-accum",    "ckpt-layers",    "recompute",   "buffers",      "prefetch",
+    "steps",          "eval-every",    "eval-sequences", "save-every",  "keep",         "save",
+    "save-patience",  "tensorboard",   "trace-step",     "trace-steps", "trace",        "resume",
+    "weights",        "communicator",  "collective-sms", "clock",       "rank-timeout", "streams",
+    "network",        "rank-processes"};
 
 /// Keys of a config.json that name things.
 constexpr std::array<std::string_view, 7> kNames = {

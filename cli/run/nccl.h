@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on GPUs of their own, connected by NCCL: threads of this process, or processes that a
-// launcher started.
+// Ranks on GPUs of their own, connected by NCCL: processes that run or a launcher started, or
+// threads of this one.
 #pragma once
 
 #include <functional>

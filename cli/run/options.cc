@@ -273,6 +273,7 @@ RunOptions run_options(RunSettings& settings) {
   options.rendezvous = settings.text("rendezvous");
   constexpr double kMostRankTimeout = 86400 * 30;
   options.rank_timeout_s = settings.number("rank-timeout", {1, kMostRankTimeout});
+  options.has_processes = settings.word("rank-processes", {"on", "off"}) == "on";
   constexpr std::int64_t kMostSms = 1024;
   if (settings.text("collective-sms") != "auto") {
     options.collective_sms = static_cast<int>(settings.count("collective-sms", {1, kMostSms}));
@@ -292,9 +293,7 @@ RunOptions run_options(RunSettings& settings) {
   options.threads = static_cast<int>(settings.count("threads", {0, 4096}));
   if (options.threads == 0) {
     const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    const auto sharers = options.transport == Transport::kMpi && options.launch.local_ranks > 0
-                             ? static_cast<int>(options.launch.local_ranks)
-                             : 1;
+    const int sharers = std::max(1, static_cast<int>(options.launch.local_ranks));
     options.threads = std::max(1, cores / sharers);
   }
 

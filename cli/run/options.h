@@ -37,6 +37,7 @@ struct RunOptions {
   bool times_products = false;            // on GPUs: which algorithm serves each shape
   ProductChoices product_choices;         // of the cluster's profile, made earlier
   Transport transport = Transport::kLocal;
+  bool has_processes = true;        // over NCCL, where no launcher started any
   int collective_sms = 0;           // that a collective of NCCL may take; 0: NCCL's choice
   std::string rendezvous = "auto";  // of processes that NCCL connects
   double rank_timeout_s = 0;        // that processes wait for one of them

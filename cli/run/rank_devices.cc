@@ -17,6 +17,7 @@
 #include "exec/cuda/cuda_device.h"
 #include "exec/cuda/products.h"
 #include "exec/host_memory.h"
+#include "exec/libraries/rules.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
 #endif
@@ -67,7 +68,7 @@ class VirtualRanks final : public RankDevices {
 /// Ranks take the GPUs in turn; where there are more ranks than GPUs, they share.
 class CudaRanks final : public RankDevices {
  public:
-  explicit CudaRanks(const RunOptions& options) : options_(options) {}
+  CudaRanks(const RunOptions& options, int ranks) : options_(options), ranks_(ranks) {}
 
   std::unique_ptr<exec::Device> make(int place) override {
     const auto gpus = options_.gpus.size();
@@ -79,6 +80,7 @@ class CudaRanks final : public RankDevices {
     device.gpu = gpu.index;
     device.attention = options_.attention_kernel;
     device.deterministic = options_.plan.deterministic;
+    device.run_ahead = exec::libraries::run_ahead_of(ranks_);
     if (options_.transport == Transport::kLocal) {
       // Collectives of local ranks are copies and sums over each other's memory.
       const auto used = std::min(gpus, static_cast<std::size_t>(options_.plan.gpus));
@@ -89,6 +91,7 @@ class CudaRanks final : public RankDevices {
 
  private:
   const RunOptions& options_;
+  int ranks_;  // of this process
 };
 #endif
 
@@ -96,7 +99,7 @@ class CudaRanks final : public RankDevices {
 
 std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ranks) {
 #ifdef SHARDWRIGHT_HAS_CUDA
-  if (options.device == DeviceKind::kCuda) return std::make_unique<CudaRanks>(options);
+  if (options.device == DeviceKind::kCuda) return std::make_unique<CudaRanks>(options, ranks);
 #endif
   if (!options.network.empty()) return std::make_unique<VirtualRanks>(ranks, options.threads);
   return std::make_unique<HostRanks>(options, ranks);

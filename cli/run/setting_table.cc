@@ -131,6 +131,9 @@ const std::vector<SettingInfo>& setting_table() {
          kMachine},
         {"device", "WORD", "auto", "auto, host or cuda", kMachine},
         {"communicator", "WORD", "auto", "auto, local (threads), nccl or mpi", kMachine},
+        {"rank-processes", "on|off", "on",
+         "with NCCL on one machine: on: run starts a process for each rank; off: they are threads",
+         kMachine},
         {"collective-sms", "N|auto", "auto",
          "multiprocessors that a collective of NCCL may take on cuda; auto: as few as reach the "
          "links' rate where each rank is a process, else NCCL's choice",

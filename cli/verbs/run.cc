@@ -19,6 +19,7 @@
 #include "cli/run/output_folder.h"
 #include "cli/run/predicted.h"
 #include "cli/run/printer.h"
+#include "cli/run/rank_processes.h"
 #include "cli/run/ranks.h"
 #include "cli/run/tokenizer.h"
 #include "cli/text.h"
@@ -134,6 +135,11 @@ class RunVerb : public Verb {
     if (show_settings_) {
       fmt::print(results(), "{}", settings_.ini("settings of shardwright run"));
       return ExitCode::kDone;
+    }
+    if (options.launch.launcher == exec::Launcher::kRun) end_with_parent();
+    if (options.has_processes &&
+        starts_processes(options.transport, options.launch, options.plan.gpus)) {
+      return ExitCode{run_processes(own_words(), static_cast<int>(options.plan.gpus))};
     }
     Predicted predicted = lower_and_predict(options, false);
     const auto require_memory = [&] {

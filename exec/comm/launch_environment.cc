@@ -25,6 +25,8 @@ struct Variables {
   bool rank_marks;  // only the rank says that this is a launched process
 };
 constexpr Variables kLaunchers[] = {
+    {Launcher::kRun, "SHARDWRIGHT_RANK", "SHARDWRIGHT_RANKS", "SHARDWRIGHT_RANK",
+     "SHARDWRIGHT_RANKS", false, false},
     {Launcher::kTorchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true, false},
     {Launcher::kOpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", false, false},
@@ -79,6 +81,8 @@ const char* name_of(Launcher launcher) {
   switch (launcher) {
     case Launcher::kNone:
       return "this process alone";
+    case Launcher::kRun:
+      return "shardwright run";
     case Launcher::kTorchrun:
       return "torchrun";
     case Launcher::kOpenMpi:

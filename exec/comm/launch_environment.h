@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who started this process: torchrun, mpirun, srun, or a person who wants threads as ranks.
+// Who started this process: run itself, torchrun, mpirun, srun, or a person.
 //
 // Launchers tell processes their rank by environment variables. The first complete set wins:
-// torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), Slurm's. A set of which only a part is there is
-// refused, because a rank that trains alone while the others wait is the worst way to fail. A set
-// that names a single process is no launcher's.
+// run's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), Slurm's. A set of which only a part
+// is there is refused, because a rank that trains alone while the others wait is the worst way to
+// fail. A set that names a single process is no launcher's.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace shardwright::exec {
 
-enum class Launcher : std::uint8_t { kNone, kTorchrun, kOpenMpi, kPmi, kSlurm };
+enum class Launcher : std::uint8_t { kNone, kRun, kTorchrun, kOpenMpi, kPmi, kSlurm };
 /// "this process alone", "torchrun", "mpirun (Open MPI)", ...
 const char* name_of(Launcher launcher);
 

@@ -36,7 +36,7 @@ struct CudaDeviceOptions {
   std::string attention = "auto";  // an implementation by name
   bool deterministic = false;      // the plan's: attention repeats to the bit
   std::vector<int> peers;          // GPUs whose memory this one's kernels read
-  /// How many collectives of local ranks the host may be ahead of the GPU.
+  /// How many collectives, and passes of layers, the host may be ahead of each stream of the GPU.
   int run_ahead = 8;
 };
 

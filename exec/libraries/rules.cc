@@ -92,6 +92,14 @@ std::string drivers_of(int cuda_major) {
   return "";
 }
 
+int run_ahead_of(std::int64_t ranks) {
+  constexpr std::string_view kRule = "cuda_driver.launch_queue";
+  constexpr std::int64_t kLeast = 2, kMost = 8;
+  const std::int64_t passes =
+      rule_number(kRule, "launches") / (2 * ranks * rule_number(kRule, "of_a_unit"));
+  return static_cast<int>(std::clamp(passes, kLeast, kMost));
+}
+
 std::int64_t message_channels(std::int64_t links, std::int64_t most_ctas) {
   constexpr std::string_view kRule = "nccl.message_channels";
   std::int64_t channels =
@@ -99,6 +107,14 @@ std::int64_t message_channels(std::int64_t links, std::int64_t most_ctas) {
   channels = std::min(channels, rule_number(kRule, "channels"));
   if (most_ctas > 0) channels = std::min(channels, most_ctas);
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(channels)));
+}
+
+int message_ctas(int allowed) {
+  constexpr std::int64_t kManyLinks = 64;
+  auto ctas = static_cast<int>(rule_number("nccl.message_rate", "enough_ctas"));
+  const int most = allowed > 0 ? std::min(ctas, allowed) : ctas;
+  while (ctas > 1 && message_channels(kManyLinks, ctas) > most) --ctas;
+  return ctas;
 }
 
 }  // namespace shardwright::exec::libraries

@@ -35,9 +35,16 @@ std::string beyond_rules(std::string_view library, std::string_view version);
 /// programs of that CUDA; empty where no rule names them.
 std::string drivers_of(int cuda_major);
 
+/// How many passes of a layer each of so many ranks of one process may have launched before they
+/// are run, so that the launches of all fill half of what the driver queues: 2 to 8.
+int run_ahead_of(std::int64_t ranks);
+
 /// Channels of NCCL, a thread block each, that a message between two ranks takes which `links`
 /// NVLinks connect (0: PCIe or the network), where the communicator may have `most_ctas`
 /// (0: NCCL's choice).
 std::int64_t message_channels(std::int64_t links, std::int64_t most_ctas);
+/// The thread blocks to give a communicator of messages: enough for the links, but so few that its
+/// channels are at most `allowed` (0: whatever is enough) whatever connects the ranks.
+int message_ctas(int allowed);
 
 }  // namespace shardwright::exec::libraries

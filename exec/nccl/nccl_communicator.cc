@@ -240,16 +240,25 @@ NcclCommunicator::~NcclCommunicator() {
   leave();
 }
 
+/// As the calls of one rank's thread fill the queue that those of the others need, no host is far
+/// ahead of what its stream has done.
+void NcclCommunicator::run_on(
+    StreamId stream, const char* call,
+    const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue) {
+  const cudaStream_t native = streams_(stream);
+  group_->run(call, [&](ncclComm_t comm) { return enqueue(comm, native); });
+  if (size() > 1) device_.limit_run_ahead(stream);
+}
+
 void NcclCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
   if (whole.size == 0) return;
-  const cudaStream_t native = streams_(stream);
   if (even(whole)) {
-    return group_->run("ncclAllGather", [&](ncclComm_t comm) {
+    return run_on(stream, "ncclAllGather", [&](ncclComm_t comm, cudaStream_t native) {
       return ncclAllGather(mine.data, whole.data, count_of(mine), type_of(whole.dtype), comm,
                            native);
     });
   }
-  group_->run("ncclBroadcast", [&](ncclComm_t comm) {
+  run_on(stream, "ncclBroadcast", [&](ncclComm_t comm, cudaStream_t native) {
     return grouped([&] {
       ncclResult_t status = ncclSuccess;
       for (int root = 0; root < size() && goes_on(status); ++root) {
@@ -264,14 +273,13 @@ void NcclCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
 }
 
 void NcclCommunicator::reduce_to(StreamId stream, const Array& whole, const Array& mine) {
-  const cudaStream_t native = streams_(stream);
   if (even(whole)) {
-    return group_->run("ncclReduceScatter", [&](ncclComm_t comm) {
+    return run_on(stream, "ncclReduceScatter", [&](ncclComm_t comm, cudaStream_t native) {
       return ncclReduceScatter(whole.data, mine.data, count_of(mine), type_of(whole.dtype), ncclSum,
                                comm, native);
     });
   }
-  group_->run("ncclReduce", [&](ncclComm_t comm) {
+  run_on(stream, "ncclReduce", [&](ncclComm_t comm, cudaStream_t native) {
     return grouped([&] {
       ncclResult_t status = ncclSuccess;
       for (int root = 0; root < size() && goes_on(status); ++root) {
@@ -304,8 +312,7 @@ void NcclCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, 
 
 void NcclCommunicator::all_reduce(StreamId stream, Array data, SumOrder) {
   if (data.size == 0) return;
-  const cudaStream_t native = streams_(stream);
-  group_->run("ncclAllReduce", [&](ncclComm_t comm) {
+  run_on(stream, "ncclAllReduce", [&](ncclComm_t comm, cudaStream_t native) {
     return ncclAllReduce(data.data, data.data, count_of(data), type_of(data.dtype), ncclSum, comm,
                          native);
   });
@@ -313,8 +320,7 @@ void NcclCommunicator::all_reduce(StreamId stream, Array data, SumOrder) {
 
 void NcclCommunicator::broadcast(StreamId stream, Array data, int root) {
   if (data.size == 0) return;
-  const cudaStream_t native = streams_(stream);
-  group_->run("ncclBroadcast", [&](ncclComm_t comm) {
+  run_on(stream, "ncclBroadcast", [&](ncclComm_t comm, cudaStream_t native) {
     return ncclBroadcast(data.data, data.data, count_of(data), type_of(data.dtype), root, comm,
                          native);
   });
@@ -571,7 +577,7 @@ std::vector<NcclQueue> NcclWorld::make_queues(const std::vector<MessageQueue>& q
     const char* name = own->backward ? "backward messages" : "forward messages";
     const auto color = static_cast<int>(own - round.begin());
     // A queue waits on the device until its message comes; several do beside a layer's kernels.
-    const auto most = static_cast<int>(rule_number("nccl.message_rate", "enough_ctas"));
+    const int most = libraries::message_ctas(options_.most_ctas);
     mine.push_back({*own, keep(std::make_shared<NcclGroup>(group, color, rank, name, most))});
   }
   return mine;

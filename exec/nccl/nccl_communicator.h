@@ -161,6 +161,9 @@ class NcclCommunicator final : public Communicator {
   void leave() noexcept override;
 
  private:
+  /// Enqueues a collective.
+  void run_on(StreamId stream, const char* call,
+              const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue);
   bool even(const Array& whole) const { return whole.size % size() == 0; }
   void reduce_to(StreamId stream, const Array& whole, const Array& mine);
   /// That of a message; it has a stream.

@@ -56,7 +56,7 @@ def check_layouts(check, report):
     for ranks in [count for count in LAYOUTS if count <= gpus]:
         for name, flags in LAYOUTS[ranks]:
             compare(f"{ranks} threads, {name}", lambda: training.train(
-                check, [*arguments(ranks, flags, "nccl"), "--ranks", ranks], "layouts"))
+                check, [*arguments(ranks, flags, "nccl"), "--ranks", ranks, "--rank-processes", "off"], "layouts"))
         name, flags = LAYOUTS[ranks][0]
         compare(f"{ranks} processes, {name}", lambda: training.train_processes(
             check, arguments(ranks, flags, "nccl"), "layouts", ranks))

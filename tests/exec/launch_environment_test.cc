@@ -34,6 +34,17 @@ TEST(LaunchEnvironment, RecognisesEveryLauncher) {
   EXPECT_EQ(found({}).launcher, Launcher::kNone);
   EXPECT_EQ(found({{"SLURM_NTASKS", "4"}}).launcher, Launcher::kNone) << "a batch script";
 
+  // Within whatever else has started the run.
+  Variables started = kTorchrun;
+  started["SHARDWRIGHT_RANK"] = "3";
+  started["SHARDWRIGHT_RANKS"] = "4";
+  const LaunchEnvironment own = found(started);
+  EXPECT_EQ(own.launcher, Launcher::kRun);
+  EXPECT_EQ(own.rank, 3);
+  EXPECT_EQ(own.local_rank, 3);
+  EXPECT_EQ(own.local_ranks, 4);
+  EXPECT_EQ(own.address, "");
+
   LaunchEnvironment torchrun = found(kTorchrun);
   EXPECT_EQ(torchrun.launcher, Launcher::kTorchrun);
   EXPECT_EQ(torchrun.rank, 5);

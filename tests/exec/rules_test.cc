@@ -60,6 +60,20 @@ TEST(VendorRules, MessagesTakeAPowerOfTwoOfChannels) {
   EXPECT_EQ(message_channels(0, 16), 2) << "by PCIe";
 }
 
+TEST(VendorRules, MessagesStayWithinWhatCollectivesMayTake) {
+  EXPECT_EQ(message_ctas(0), 8);
+  EXPECT_EQ(message_ctas(64), 8);
+  EXPECT_EQ(message_ctas(6), 4) << "of six NCCL would make eight";
+  EXPECT_EQ(message_ctas(1), 1);
+}
+
+TEST(VendorRules, RanksOfAProcessShareTheQueueOfLaunches) {
+  EXPECT_EQ(run_ahead_of(1), 8);
+  EXPECT_EQ(run_ahead_of(4), 6);
+  EXPECT_EQ(run_ahead_of(8), 3);
+  EXPECT_EQ(run_ahead_of(64), 2);
+}
+
 TEST(VendorRules, RowsAreScaledWhereCublasDoes) {
   EXPECT_EQ(why_no_fp8("H100", 9, 0, Fp8Recipe::kRowwise), "");
   EXPECT_THAT(why_no_fp8("B200", 10, 0, Fp8Recipe::kRowwise), HasSubstr("9.0 (H100, H200) only"));

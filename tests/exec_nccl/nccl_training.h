@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -48,17 +49,25 @@ inline std::vector<Schedule> stages_of(const Training& training) {
   return stages;
 }
 
+using MakeDevice =
+    std::function<std::unique_ptr<HostDevice>(kernels::host::Parallel& parallel, int rank)>;
+
 /// body(rendezvous, executor) on every rank.
 inline void on_nccl_ranks(const Training& training,
-                          const std::function<void(Bootstrap&, Executor&)>& body) {
+                          const std::function<void(Bootstrap&, Executor&)>& body,
+                          const MakeDevice& make_device = {}) {
   const std::vector<Schedule> stages = stages_of(training);
   const RankMesh mesh(training.plan, stages.front().shard_ranks());
   kernels::host::Parallel parallel(1);
   if (training.plan.deterministic) NcclWorld::keep_order_of_sums();
   LocalBootstrapRoom(static_cast<int>(training.plan.gpus)).run([&](Bootstrap& bootstrap) {
     const int rank = bootstrap.rank();
-    HostDevice device(parallel, training.mode,
-                      100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
+    const std::unique_ptr<HostDevice> made =
+        make_device ? make_device(parallel, rank)
+                    : std::make_unique<HostDevice>(
+                          parallel, training.mode,
+                          100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
+    HostDevice& device = *made;
     FakeStreams streams(device);
     NcclOptions options;
     options.is_deterministic = training.plan.deterministic;
@@ -75,23 +84,27 @@ inline void on_nccl_ranks(const Training& training,
 }
 
 /// As train(), over NCCL; where there are stages behind a rehearsal, which connects them.
-inline std::vector<TrainedStep> train_over_nccl(const Training& training) {
+inline std::vector<TrainedStep> train_over_nccl(const Training& training,
+                                                const MakeDevice& make_device = {}) {
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
-  on_nccl_ranks(training, [&](Bootstrap& bootstrap, Executor& executor) {
-    const int rank = bootstrap.rank();
-    if (training.plan.parallel.pp > 1) executor.rehearse(batch_of(training, 1, rank));
-    executor.initialize(3);
-    for (int step = 1; step <= training.steps; ++step) {
-      const StepResult result =
-          executor.step(batch_of(training, step, rank), step_options(training, step));
-      const std::lock_guard lock(mutex);
-      TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
-      if (rank == 0) out.result = result;
-      collect(executor, out);
-    }
-    if (training.inspect) training.inspect(rank, executor);
-  });
+  on_nccl_ranks(
+      training,
+      [&](Bootstrap& bootstrap, Executor& executor) {
+        const int rank = bootstrap.rank();
+        if (training.plan.parallel.pp > 1) executor.rehearse(batch_of(training, 1, rank));
+        executor.initialize(3);
+        for (int step = 1; step <= training.steps; ++step) {
+          const StepResult result =
+              executor.step(batch_of(training, step, rank), step_options(training, step));
+          const std::lock_guard lock(mutex);
+          TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
+          if (rank == 0) out.result = result;
+          collect(executor, out);
+        }
+        if (training.inspect) training.inspect(rank, executor);
+      },
+      make_device);
   return trained;
 }
 
