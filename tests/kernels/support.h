@@ -67,6 +67,13 @@ constexpr double unit_roundoff() {
   return std::is_same_v<T, float> ? 0x1p-24 : 0x1p-8;
 }
 
+inline double widened(double value) {
+  return value;
+}
+inline double widened(BFloat16 value) {
+  return to_float(value);
+}
+
 /// Every element within `tolerance` times the largest expected magnitude, or times `at_least` where
 /// what cancels is larger than what is left.
 template <class T>
@@ -77,8 +84,8 @@ void expect_close(const std::vector<T>& actual, const std::vector<double>& expec
   for (const double value : expected) largest = std::max(largest, std::abs(value));
   double worst = 0;
   std::size_t where = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const double error = std::abs(static_cast<double>(to_float(actual[i])) - expected[i]);
+  for (std::size_t i = 0; i < actual.size() && !std::isnan(worst); ++i) {
+    const double error = std::abs(widened(actual[i]) - expected[i]);
     if (!(error <= worst)) {
       worst = error;
       where = i;

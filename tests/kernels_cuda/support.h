@@ -72,16 +72,20 @@ class OnDevice {
   std::size_t count_, offset_;
 };
 
+/// Empty where there is one, emulated or not.
+inline std::string why_no_gpu() {
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status == cudaSuccess && devices > 0) return "";
+  cudaGetLastError();
+  return std::string("no GPU: ") + cudaGetErrorString(status);
+}
+
 /// Skips with the reason when there is no GPU.
 class CudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    int devices = 0;
-    const cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status != cudaSuccess || devices == 0) {
-      cudaGetLastError();
-      GTEST_SKIP() << "no GPU: " << cudaGetErrorString(status);
-    }
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
 };
 

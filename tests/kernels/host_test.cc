@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's instruction sets as implementations of tests/kernels/contract.h, and what the host
+// alone has.
+#include "kernels/host/elementwise.h"
+#include "kernels/host/linear.h"
+#include "sim/core/base/error.h"
+#include "tests/kernels/contract.h"
+#include "tests/oracle/linear.h"
+
+namespace shardwright::kernels {
+
+std::vector<contract::Executor> contract::executors() {
+  static constexpr int kThreads[] = {1, 2, 5};
+  std::vector<Executor> all;
+  for (const host::Isa isa : host::supported_isas()) {
+    Executor one;
+    one.name = host::name_of(isa);
+    one.variants = std::size(kThreads);
+    one.make = [isa](int variant) { return make_host(kThreads[variant], isa); };
+    one.is_host = true;
+    one.is_fused = isa != host::Isa::kBaseline;
+    all.push_back(one);
+  }
+  return all;
+}
+
+namespace host {
+namespace {
+
+using testing::expect_close;
+using testing::on_every_isa;
+using testing::Outputs;
+using testing::random_data;
+using testing::unit_roundoff;
+
+template <class T>
+void check_bias() {
+  const std::int64_t out = 77, stride = 80;
+  for (const std::int64_t n : {1, 31, 1000}) {
+    const auto y = random_data<T>(1, n * stride), bias = random_data<T>(2, out);
+    const auto used = contract::columns(y.exact, stride, 0, out);
+    on_every_isa(
+        [&](Parallel& parallel) {
+          std::vector<T> sum = y.typed;
+          bias_forward<T>(parallel, bias.data(), {sum.data(), n, out, stride});
+          return Outputs(sum);
+        },
+        [&](const auto& result, const std::string& isa) {
+          const auto sum = contract::columns(result.template get<0>(), stride, 0, out);
+          expect_close(sum, reference::bias_forward(used, bias.exact), unit_roundoff<T>(), isa);
+        });
+  }
+}
+
+TEST(HostKernels, BiasMatchesTheOracle) {
+  check_bias<float>();
+  check_bias<BFloat16>();
+}
+
+TEST(HostKernelsDeath, ATreeTakesAPowerOfTwo) {
+  const std::vector<const void*> pointers(3);
+  std::vector<float> sum(4);
+  const auto fold_three = [&] {
+    Parallel parallel(1);
+    fold_tree<float, float>(parallel, pointers, std::span(sum), false);
+  };
+  EXPECT_DEATH(fold_three(), "a tree of 3 arrays");
+}
+
+}  // namespace
+}  // namespace host
+}  // namespace shardwright::kernels

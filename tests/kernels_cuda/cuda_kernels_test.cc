@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA, emulated or a GPU, as an implementation of tests/kernels/contract.h, and what CUDA's
+// kernels alone have: how many of them are launched, what they refuse, what no device calls.
+#include "exec/cuda/cuda_device.h"
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/elementwise.h"
+#include "sim/core/base/error.h"
+#include "tests/kernels/contract.h"
+#include "tests/kernels_cuda/support.h"
+#include "tests/oracle/linear.h"
+
+namespace shardwright::kernels {
+
+std::vector<contract::Executor> contract::executors() {
+  Executor one;
+  one.name = testing::kEmulated ? "emulated" : "gpu";
+  one.variants = 3;
+  one.make = [](int) {
+    exec::CudaDeviceOptions options;
+    options.attention = "naive";  // serves every type and size
+    return std::make_shared<exec::CudaDevice>(options);
+  };
+  one.missing = testing::why_no_gpu();
+  one.is_slow = testing::kEmulated;
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+  one.enter = [](int variant) { cuda_on_cpu::set_options({static_cast<std::uint64_t>(variant)}); };
+#endif
+  return {one};
+}
+
+namespace cuda {
+namespace {
+
+using testing::OnDevice;
+using testing::random_data;
+
+using CudaCopies = testing::CudaTest;
+TEST_F(CudaCopies, RowsOfSingleBytesLeaveTheRest) {
+  for (const std::int64_t row_bytes : {1, 3, 5001}) {
+    for (const std::int64_t gap : {0, 1, 16}) {
+      const std::int64_t rows = 7, stride = row_bytes + gap, wide = 2 * stride;
+      std::vector<std::uint8_t> in, expected(static_cast<std::size_t>(rows * wide));
+      for (std::int64_t i = 0; i < rows * stride; ++i)
+        in.push_back(static_cast<std::uint8_t>(i * 7));
+      for (std::int64_t i = 0; i < rows * row_bytes; ++i) {
+        const std::int64_t row = i / row_bytes, at = i % row_bytes;
+        expected[static_cast<std::size_t>(row * wide + at)] =
+            in[static_cast<std::size_t>(row * stride + at)];
+      }
+      const OnDevice<std::uint8_t> from(in), to(std::vector<std::uint8_t>(expected.size()));
+      copy_rows(nullptr, from.data(), stride, to.data(), wide, rows, row_bytes);
+      EXPECT_EQ(to.get(), expected) << row_bytes << " " << gap;
+    }
+  }
+}
+
+// The columns may be a part of wider rows.
+template <class T>
+void check_bias() {
+  for (const auto& [rows, cols, first, stride] : {std::array<std::int64_t, 4>{1, 1, 0, 1},
+                                                  {33, 264, 0, 264},
+                                                  {70, 37, 0, 37},
+                                                  {500, 16, 0, 16},
+                                                  {5, 1000, 0, 1000},
+                                                  {40, 24, 8, 56},
+                                                  {40, 24, 3, 56}}) {
+    const auto y = random_data<T>(1, rows * stride), bias = random_data<T>(2, cols);
+    const auto sums =
+        reference::bias_forward(contract::columns(y.exact, stride, first, cols), bias.exact);
+    std::vector<double> expected = y.exact;
+    contract::place(sums, expected, stride, first, cols);
+    const OnDevice<T> on_bias(bias.typed);
+    const auto result =
+        testing::in_every_order([&, rows = rows, cols = cols, first = first, stride = stride] {
+          const OnDevice<T> sum(y.typed);
+          bias_forward<T>(nullptr, on_bias.data(), {sum.data() + first, rows, cols, stride});
+          return testing::Outputs(sum.get());
+        });
+    testing::expect_close(result.template get<0>(), expected, testing::unit_roundoff<T>(), "y");
+  }
+}
+
+TEST_F(CudaCopies, BiasMatchesTheOracle) {
+  check_bias<float>();
+  check_bias<BFloat16>();
+}
+
+TEST(CudaRefusals, SumsOfTooManyAndTreesOfOtherNumbers) {
+  float* nowhere = nullptr;
+  const auto folds = [&](std::size_t count, auto fold) {
+    fold(nullptr, std::vector<const void*>(count), nowhere, false, 0);
+  };
+  EXPECT_THROW(folds(kMaxFoldInputs + 1, fold<float, float>), Error);
+  EXPECT_THROW(folds(3, fold_tree<float, float>), Error);
+  EXPECT_THROW(folds(2 * kMaxFoldInputs, fold_tree<float, float>), Error);
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace shardwright::kernels
