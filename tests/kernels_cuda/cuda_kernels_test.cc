@@ -4,6 +4,7 @@
 #include "exec/cuda/cuda_device.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/rmsnorm.h"
 #include "sim/core/base/error.h"
 #include "tests/kernels/contract.h"
 #include "tests/kernels_cuda/support.h"
@@ -33,6 +34,41 @@ namespace {
 
 using testing::OnDevice;
 using testing::random_data;
+
+struct CudaKernels : testing::CudaTest {
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!testing::kEmulated) GTEST_SKIP() << "only the fake runtime counts kernels";
+  }
+};
+
+// A long row is read once, and its weight's gradient is added up beside it; otherwise sums over
+// rows and the gradient of rows are kernels of their own.
+template <class T>
+void expect_long_rows_read_once() {
+  const std::int64_t rows = 40;
+  for (const auto& [cols, once] : {std::pair<std::int64_t, bool>{256, false},
+                                   {520, true},
+                                   {8192, true},
+                                   {8200, false},
+                                   {1027, false}}) {
+    const OnDevice<T> x(random_data<T>(1, rows * cols).typed), w(random_data<T>(2, cols).typed);
+    const OnDevice<T> d_x(rows * cols);
+    const OnDevice<float> rstd(std::vector<float>(static_cast<std::size_t>(rows), 1.0f));
+    const OnDevice<float> workspace(norm_workspace_floats(rows, cols)), d_w(cols);
+    const std::int64_t launched = testing::kernels_launched();
+    rmsnorm_backward<T, float>(nullptr, host::Rows::matrix(rows, cols), x.data(), w.data(),
+                               rstd.data(), x.data(), nullptr, d_x.data(), d_w.data(),
+                               workspace.data());
+    EXPECT_EQ(testing::kernels_launched() - launched, once ? 2 : 3) << cols;
+    d_w.get();
+  }
+}
+
+TEST_F(CudaKernels, RmsNormReadsLongRowsOnce) {
+  expect_long_rows_read_once<float>();
+  expect_long_rows_read_once<BFloat16>();
+}
 
 using CudaCopies = testing::CudaTest;
 TEST_F(CudaCopies, RowsOfSingleBytesLeaveTheRest) {
