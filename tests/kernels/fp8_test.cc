@@ -13,7 +13,6 @@
 namespace shardwright::kernels::host {
 namespace {
 
-using testing::Data;
 using testing::expect_close;
 using testing::on_every_isa;
 using testing::Outputs;
@@ -117,77 +116,7 @@ struct Operand {
       : codes(static_cast<std::size_t>(rows * cols), 0x7f),
         scales(static_cast<std::size_t>(fp8_scale_bytes(scaling, rows, cols))),
         matrix{codes.data(), scales.data(), rows, cols, format, scaling} {}
-  double divisor(std::int64_t row, std::int64_t col) const {
-    if (matrix.scaling == Fp8Scaling::kTensor) return matrix.floats()[1];
-    if (matrix.scaling == Fp8Scaling::kRows) return matrix.floats()[row];
-    return e8m0_to_float(
-        matrix.exponents()[block_scale_index(row, col / kFp8Block, matrix.cols / kFp8Block)]);
-  }
 };
-
-std::vector<double> transposed(const std::vector<double>& m, std::int64_t cols) {
-  const std::int64_t rows = static_cast<std::int64_t>(m.size()) / cols;
-  std::vector<double> result;
-  for (std::int64_t c = 0; c < cols; ++c) {
-    for (std::int64_t r = 0; r < rows; ++r)
-      result.push_back(m[static_cast<std::size_t>(r * cols + c)]);
-  }
-  return result;
-}
-
-/// Rows of different magnitudes, one of them zero.
-template <class T>
-Data<T> uneven_data(std::uint64_t seed, std::int64_t rows, std::int64_t cols) {
-  Data<T> data = random_data<T>(seed, rows * cols);
-  for (std::int64_t i = 0; i < rows * cols; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const double factor = i / cols == 1 ? 0 : std::exp2(static_cast<double>(i / cols % 30) - 20);
-    data.typed[at] = from_float<T>(static_cast<float>(data.exact[at] * factor));
-    data.exact[at] = to_float(data.typed[at]);
-  }
-  return data;
-}
-
-template <class T>
-void check_quantize(std::int64_t rows, std::int64_t cols) {
-  const Data<T> data = uneven_data<T>(3, rows, cols);
-  for (const Fp8Format format : kFormats) {
-    for (const Fp8Scaling scaling : kScalings) {
-      for (const bool turns : {false, true}) {
-        const std::int64_t r = turns ? cols : rows, c = turns ? rows : cols;
-        const auto expected = reference::quantize(
-            format, scaling, turns ? transposed(data.exact, cols) : data.exact, c);
-        on_every_isa(
-            [&](Parallel& parallel) {
-              Operand made(r, c, format, scaling);
-              quantize<T>(parallel, {data.data(), rows, cols}, turns, made.matrix);
-              return Outputs(made.codes, made.scales);
-            },
-            [&](const auto& result, const std::string& isa) {
-              Operand made(r, c, format, scaling);
-              made.codes = result.template get<0>();
-              made.scales = result.template get<1>();
-              made.matrix.scales = made.scales.data();
-              const std::string what =
-                  fmt::format("{} [{}, {}] scaling {}{}", isa, r, c, static_cast<int>(scaling),
-                              turns ? " transposed" : "");
-              EXPECT_EQ(made.codes, expected.codes) << what;
-              for (std::int64_t i = 0; i < r * c; ++i)
-                ASSERT_EQ(made.divisor(i / c, i % c),
-                          expected.divisors[static_cast<std::size_t>(i)])
-                    << what << " element " << i;
-            });
-      }
-    }
-  }
-}
-
-TEST(Fp8, QuantizesRowsAndColumns) {
-  // More than one task, more than one piece of a row.
-  check_quantize<BFloat16>(64, 96);
-  check_quantize<float>(32, 160);
-  check_quantize<BFloat16>(1088, 32);
-}
 
 TEST(Fp8, WhatIsNotFiniteShowsInEveryProductWithIt) {
   Parallel parallel(1);

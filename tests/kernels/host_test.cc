@@ -2,6 +2,7 @@
 // The host's instruction sets as implementations of tests/kernels/contract.h, and what the host
 // alone has.
 #include "kernels/host/adamw.h"
+#include "kernels/host/attention.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/linear.h"
 #include "sim/core/base/error.h"
@@ -84,6 +85,13 @@ TEST(ClipFactor, BringsTheNormDown) {
   EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
   EXPECT_NEAR(clip_factor(10.0, 1.0), 0.1, 1e-7);
   EXPECT_EQ(clip_factor(10.0, 0.0), 1.0);
+}
+
+TEST(HostKernels, ImpossibleAttentionIsRefused) {
+  EXPECT_THROW(check_attention({.heads = 3, .kv_heads = 2, .head_dim = 8}), Error);
+  EXPECT_THROW(check_attention({.heads = 2, .kv_heads = 2, .head_dim = 257}), Error);
+  EXPECT_THROW(check_attention({.heads = 256, .kv_heads = 1, .head_dim = 8}), Error);
+  EXPECT_NO_THROW(check_attention({.heads = 64, .kv_heads = 8, .head_dim = 128}));
 }
 
 TEST(HostKernelsDeath, ATreeTakesAPowerOfTwo) {

@@ -2,8 +2,10 @@
 // CUDA, emulated or a GPU, as an implementation of tests/kernels/contract.h, and what CUDA's
 // kernels alone have: how many of them are launched, what they refuse, what no device calls.
 #include "exec/cuda/cuda_device.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "sim/core/base/error.h"
 #include "tests/kernels/contract.h"
@@ -70,6 +72,23 @@ TEST_F(CudaKernels, RmsNormReadsLongRowsOnce) {
   expect_long_rows_read_once<BFloat16>();
 }
 
+TEST_F(CudaKernels, Fp8OfBothCopiesReadsATensorTwice) {
+  const OnDevice<BFloat16> from(random_data<BFloat16>(5, 64 * 64).typed);
+  for (const auto& [scaling, kernels] :
+       {std::pair{Fp8Scaling::kTensor, 2}, std::pair{Fp8Scaling::kRows, 4},
+        std::pair{Fp8Scaling::kBlocks, 1}}) {
+    const std::int64_t bytes = fp8_scale_bytes(scaling, 64, 64);
+    const OnDevice<std::uint8_t> codes(4096), columns(4096), scales(bytes), column_scales(bytes);
+    const auto matrix = [scale = scaling](const auto& of, const auto& scaled_by) {
+      return Fp8Matrix{of.data(), scaled_by.data(), 64, 64, Fp8Format::kE4M3, scale};
+    };
+    const std::int64_t before = testing::kernels_launched();
+    quantize(nullptr, {from.data(), 64, 64}, matrix(codes, scales), matrix(columns, column_scales));
+    EXPECT_EQ(testing::kernels_launched() - before, kernels);
+    codes.get();
+  }
+}
+
 using CudaCopies = testing::CudaTest;
 TEST_F(CudaCopies, RowsOfSingleBytesLeaveTheRest) {
   for (const std::int64_t row_bytes : {1, 3, 5001}) {
@@ -129,6 +148,13 @@ TEST(CudaRefusals, SumsOfTooManyAndTreesOfOtherNumbers) {
   EXPECT_THROW(folds(kMaxFoldInputs + 1, fold<float, float>), Error);
   EXPECT_THROW(folds(3, fold_tree<float, float>), Error);
   EXPECT_THROW(folds(2 * kMaxFoldInputs, fold_tree<float, float>), Error);
+}
+
+TEST(CudaRefusals, NaiveAttentionOfWhatItCannotHold) {
+  const auto attention = make_naive_attention();
+  EXPECT_EQ(attention->refusal({.shape = {1, 1, 1, 1, 257, 1.0}}),
+            "takes heads of at most 256 numbers, not 257");
+  EXPECT_NE(attention->refusal({.shape = {1, 1, 3, 2, 64, 1.0}}), "");
 }
 
 }  // namespace
