@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What exec/device.h promises of memory, streams, events and failures, as tests of any device, and
-// that operations with forms of their own are reached. (What operations compute is compared with
-// references in tests/kernels.) Who implements it instantiates
-// DeviceContract with devices of its own. One source of a test program includes this header.
+// What exec/device.h promises of memory, streams, events and failures, as tests of any device.
+// (What operations compute is the contract of tests/kernels/contract.h.) Who implements it
+// instantiates DeviceContract with devices of its own. One source of a test program includes this
+// header.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -189,115 +189,6 @@ TEST_P(DeviceContract, TheFirstFailureStopsWhatComesLaterAndIsThrown) {
   expect_failure();
   EXPECT_FALSE(ran);
   device().drain();
-}
-
-/// An array in a device's memory.
-template <class T>
-class DeviceArray {
- public:
-  DeviceArray(Device& device, StreamId stream, std::vector<T> values)
-      : device_(device), stream_(stream), values_(std::move(values)) {
-    memory_ = device.allocate(bytes());
-    device.copy(stream, data(), values_.data(), bytes());
-  }
-  T* data() const { return static_cast<T*>(memory_->data()); }
-  /// Waits for the device.
-  std::vector<T> get() const {
-    std::vector<T> values(values_.size());
-    device_.copy(stream_, values.data(), data(), bytes());
-    device_.synchronize();
-    return values;
-  }
-
- private:
-  Bytes bytes() const { return static_cast<Bytes>(values_.size() * sizeof(T)); }
-
-  Device& device_;
-  StreamId stream_;
-  std::vector<T> values_;  // copied from while the stream gets there
-  std::unique_ptr<Allocation> memory_;
-};
-
-// 2^24 + 1 is 2^24 in fp32.
-TEST_P(DeviceContract, FoldsInTheOrderThatIsAsked) {
-  const StreamId s = stream("compute");
-  const DeviceArray<float> a(device(), s, {0x1p24f}), b(device(), s, {1.0f});
-  const DeviceArray<float> chain(device(), s, {-0x1p24f}), tree(device(), s, {-0x1p24f});
-  const void* inputs[] = {a.data(), b.data(), b.data(), b.data()};
-  device().fold(s, inputs, DType::kFp32, {chain.data(), DType::kFp32, 1}, false, SumOrder::kRanks);
-  device().fold(s, inputs, DType::kFp32, {tree.data(), DType::kFp32, 1}, true, SumOrder::kTree);
-  EXPECT_EQ(chain.get(), std::vector<float>{0x1p24f});
-  EXPECT_EQ(tree.get(), std::vector<float>{2.0f});
-}
-
-TEST_P(DeviceContract, AVocabularyInPartsHasTheLossOfTheWhole) {
-  const StreamId s = stream("compute");
-  const std::vector<float> logits = {1, 2, 3, 4, 0, 0, 0, 0, 5, 5, 5, 7};
-  const DeviceArray<float> whole(device(), s, logits), parted(device(), s, logits);
-  const DeviceArray<std::int32_t> targets(device(), s, {0, kIgnoreTarget, 3});
-  const DeviceArray<LossSums> expected(device(), s, {{}}), sums(device(), s, {{}});
-  const DeviceArray<double> scratch(device(), s, {0, 0, 0});
-  const DeviceArray<VocabularyPart> parts(device(), s, std::vector<VocabularyPart>(6));
-  const double cap = 10.0;
-  device().cross_entropy(s, {whole.data(), DType::kFp32, 3, 4}, targets.data(), cap, true,
-                         expected.data(), scratch.data());
-  const Matrix all(parted.data(), DType::kFp32, 3, 4);
-  for (const std::int64_t p : {0, 1}) {
-    device().vocabulary_statistics(s, all.col_range(2 * p, 2), targets.data(), 2 * p, cap,
-                                   parts.data() + 3 * p);
-  }
-  for (const std::int64_t p : {0, 1}) {
-    device().vocabulary_loss(s, all.col_range(2 * p, 2), targets.data(), 2 * p, cap, true,
-                             {parts.data(), 2, 3}, p == 0 ? sums.data() : nullptr,
-                             p == 0 ? scratch.data() : nullptr);
-  }
-  const std::vector<float> gradient = parted.get(), of_whole = whole.get();
-  for (std::size_t i = 0; i < gradient.size(); ++i) EXPECT_NEAR(gradient[i], of_whole[i], 1e-6);
-  EXPECT_NEAR(sums.get()[0].loss, expected.get()[0].loss, 1e-6);
-  EXPECT_GT(sums.get()[0].loss, 2.0);
-  EXPECT_EQ(sums.get()[0].tokens, 2);
-}
-
-TEST_P(DeviceContract, ARankHasSomeRowsOfATable) {
-  const StreamId s = stream("compute");
-  const DeviceArray<float> table(device(), s, {20, 30}), out(device(), s, {7, 7, 7});
-  const DeviceArray<std::int32_t> tokens(device(), s, {3, 1, 2}),
-      scratch(device(), s, {0, 0, 0, 0, 0, 0});
-  const DeviceArray<float> d_out(device(), s, {5, 6, 8}), d_table(device(), s, {1, 1});
-  device().embedding_forward(s, {table.data(), DType::kFp32, 2, 1}, 2, tokens.data(), 1.0, false,
-                             {out.data(), DType::kFp32, 3, 1});
-  device().embedding_backward(s, tokens.data(), {d_out.data(), DType::kFp32, 3, 1}, 1.0, true,
-                              {d_table.data(), DType::kFp32, 2, 1}, 2, scratch.data());
-  EXPECT_EQ(out.get(), (std::vector<float>{30, 0, 20}));
-  EXPECT_TRUE(std::signbit(out.get()[1]));
-  EXPECT_EQ(d_table.get(), (std::vector<float>{9, 6}));
-}
-
-// The right column of a 4 x 2 matrix, from its second row on.
-TEST_P(DeviceContract, ColumnsAreRoundedByTheirPlaceInTheModel) {
-  const StreamId s = stream("compute");
-  const std::vector<kernels::BFloat16> ones(8, kernels::to_bf16(1.0f)), three(3, ones[0]);
-  const std::vector<float> gradients(8, 1.0f);
-  const DeviceArray<float> gradient(device(), s, gradients);
-  const DeviceArray<kernels::BFloat16> whole(device(), s, ones), column(device(), s, three);
-  const DeviceArray<float> m(device(), s, std::vector<float>(8)), v(device(), s, m.get());
-  const DeviceArray<float> column_m(device(), s, m.get()), column_v(device(), s, m.get());
-  const DeviceArray<StepTotals> totals(device(), s, {StepTotals{.scale = 1.0}});
-  const auto update = [&](const UpdateSegment& segment, kernels::BFloat16* parameter, float* first,
-                          float* second) {
-    const std::int64_t size = segment.count;
-    device().adamw(s, {.lr = 1e-3, .seed = 3}, totals.data(), {&segment, 1},
-                   {gradient.data(), DType::kFp32, size}, {parameter, DType::kBf16, size},
-                   {first, DType::kFp32, size}, {second, DType::kFp32, size});
-    device().synchronize();
-  };
-  update({.count = 8}, whole.data(), m.data(), v.data());
-  update({.count = 3, .first_index = 3, .row_begin = 0, .row_length = 1, .row_stride = 2},
-         column.data(), column_m.data(), column_v.data());
-  const auto all = whole.get(), some = column.get();
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(some[i], all[2 * i + 3]) << i;
-  // Some went down by a rounding, some stayed.
-  EXPECT_FALSE(some[0] == some[1] && some[1] == some[2]);
 }
 
 }  // namespace shardwright::exec::testing
