@@ -406,6 +406,8 @@ void check_parallelism(const Plan& plan, const Model& model) {
   check_expert_overlap(plan.parallel);
   check_kept(plan, model);
   const std::int64_t dp = plan.gpus / p.replica();
+  // Ranks of a context group may hold replicas of the shards.
+  check_shard_group(plan, plan.shard_group == dp ? dp : dp * p.cp);
   if (plan.shard_group > 0 && (dp * p.cp) % plan.shard_group != 0) {
     throw InvalidPlan(
         fmt::format("shard_group is {}, expected a divisor of the {} ranks that hold the "

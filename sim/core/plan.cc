@@ -74,18 +74,7 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
                                   plan.shard_group));
   }
   if (divides_replica(plan)) return;  // check_parallelism judges its groups
-  if (strategy.replicates() && plan.shard_group > 1) {
-    throw InvalidPlan(
-        fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
-                    plan.shard_group, name_of(plan.strategy)));
-  }
-  const bool whole = plan.shard_group == 0 || plan.shard_group == plan.gpus;
-  if (!strategy.replicates() && !strategy.hybrid && !strategy.bucketed && !whole) {
-    throw InvalidPlan(fmt::format(
-        "shard_group is {}, but the strategy {} shards over all {} GPUs, expected 0, {} or the "
-        "strategy hsdp",
-        plan.shard_group, name_of(plan.strategy), plan.gpus, plan.gpus));
-  }
+  check_shard_group(plan, plan.gpus);
   const std::int64_t group = resolved_shard_group(plan, gpus_per_node);
   if (plan.gpus % group != 0) {
     throw InvalidPlan(
@@ -215,6 +204,23 @@ void set_recompute(Plan& plan, std::string_view words) {
   }
   plan.recompute = Recompute::kPieces;
   plan.pieces = pieces;
+}
+
+void check_shard_group(const Plan& plan, std::int64_t ranks) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.replicates() && plan.shard_group > 1) {
+    throw InvalidPlan(
+        fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
+                    plan.shard_group, name_of(plan.strategy)));
+  }
+  const bool whole = plan.shard_group == 0 || plan.shard_group == ranks;
+  if (!strategy.replicates() && !strategy.hybrid && !strategy.bucketed && !whole) {
+    throw InvalidPlan(fmt::format(
+        "shard_group is {}, but the strategy {} shards over all {} GPUs{}, expected 0, {} or the "
+        "strategy hsdp",
+        plan.shard_group, name_of(plan.strategy), ranks,
+        ranks == plan.gpus ? "" : " that hold the same part of the model", ranks));
+  }
 }
 
 std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node) {

@@ -125,6 +125,9 @@ bool set_offload(Plan& plan, std::string_view words);
 /// Sets plan.recompute and plan.pieces from a command-line word; throws Error naming the word.
 void set_recompute(Plan& plan, std::string_view words);
 
+/// Throws InvalidPlan where the strategy does not shard `ranks` that hold the same part of the
+/// model in groups of that size.
+void check_shard_group(const Plan& plan, std::int64_t ranks);
 /// Ranks over which parameters, gradients and optimizer state are sharded (1: replicated).
 std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node);
 

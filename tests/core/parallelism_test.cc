@@ -142,6 +142,30 @@ TEST(Parallelism, ContradictionsAreNamed) {
   expect_refused(plan, "rank_order is 'tp-dp'");
 }
 
+// Ranks that hold the same part of the model are one group of the strategy, or of hsdp's groups:
+// what is reduced within groups and nowhere else trains as many models as there are groups.
+TEST(Parallelism, OnlyHybridStrategiesShardInGroups) {
+  for (const Strategy id : all_strategies()) {
+    const StrategyInfo& strategy = info_of(id);
+    if (strategy.one_rank) continue;
+    SCOPED_TRACE(strategy.name);
+    Plan plan = plan_of(64);
+    plan.strategy = id;
+    plan.parallel.tp = 2;
+    plan.shard_group = 8;
+    if (strategy.hybrid || strategy.bucketed) {
+      EXPECT_NO_THROW(check_plan(plan, llama_8b(), 8));
+    } else {
+      expect_refused(plan, "shard_group is 8, but the strategy");
+      plan.shard_group = strategy.replicates() ? 1 : 32;
+      EXPECT_NO_THROW(check_plan(plan, llama_8b(), 8));
+      plan.parallel.tp = 1;
+      plan.parallel.cp = 2;
+      EXPECT_NO_THROW(check_plan(plan, llama_8b(), 8));
+    }
+  }
+}
+
 TEST(Parallelism, ExpertsOverlapOnlyWhereMicroBatchesDoNotWaitForEachOther) {
   Model model = llama_8b();
   model.experts = {.count = 8, .per_token = 2, .ffn = 1024};
