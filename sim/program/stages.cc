@@ -89,6 +89,9 @@ std::vector<ChunkContent> from_layout(const Model& model, const Plan& plan, std:
   for (ChunkContent& chunk : chunks) {
     chunk.first_layer = layers;
     layers += chunk.layers;
+    const bool is_end = &chunk == &chunks.front() || &chunk == &chunks.back();
+    if (chunk.layers + chunk.extra_predictions == 0 && !is_end)
+      fail_layout(text, "t or m in each chunk between the first and the last");
   }
   if (layers != model.layers) {
     fail_layout(text, fmt::format("the {} layers of the model, not {}", model.layers, layers));

@@ -19,6 +19,7 @@
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_formulas.h"
 #include "tests/sim/timed_list.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::sim {
 namespace {
@@ -340,6 +341,10 @@ TEST(StagesTest, LayoutStringsAreMegatrons) {
   EXPECT_THROW(partition_layers(model, plan, h100().stack), Error);
   plan.parallel.pp_layout = "E(t|L";
   EXPECT_THROW(partition_layers(model, plan, h100().stack), Error);
+  plan.parallel.pp_layout = "Et*3||(tt|)*29L";
+  EXPECT_EQ(shardwright::testing::refusal_of([&] { partition_layers(model, plan, h100().stack); }),
+            "pp_layout is 'Et*3||(tt|)*29L', expected t or m in each chunk between the first and "
+            "the last");
 }
 
 // fp32 gradients summed whole send twice 4 bytes a parameter, and gathered parameters 2.
