@@ -13,6 +13,8 @@
 #include "cli/render/text/terminal.h"
 #include "cli/streams.h"
 #include "cli/text.h"
+#include "sim/core/base/atomic_file.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 
 namespace shardwright::cli {
@@ -20,7 +22,8 @@ namespace shardwright::cli {
 namespace {
 
 constexpr int kDescriptionBegins = 34;
-constexpr int kMostColumns = 80;  // of help, as of manual pages
+constexpr int kMostColumns = 80;           // of help, as of manual pages
+constexpr const char* kWrites = "writes";  // marks options of CLI11, which checks nothing by it
 
 /// A name that ends in more choices than a line holds goes on after one of their bars.
 std::string broken_name(std::string name, int columns) {
@@ -108,9 +111,34 @@ Option measured(CLI::App& app, const std::string& name, Value& value,
 }
 
 // The verb that was given, or the root when none was.
-const CLI::App& innermost(const CLI::App& app) {
+template <typename App>
+App& innermost(App& app) {
   const std::vector<CLI::App*> verbs = app.get_subcommands();
   return verbs.empty() ? app : *verbs.back();
+}
+
+bool is_written(CLI::Option& option) {
+  try {
+    return option.get_validator(kWrites) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
+}
+
+/// What is read is not written over: names of files that are there, two flags apart.
+void refuse_to_write_inputs(CLI::App& verb) {
+  for (CLI::Option* output :
+       verb.get_options([](const CLI::Option* o) { return o->count() > 0; })) {
+    if (!is_written(*output)) continue;
+    const std::string& path = output->results().front();
+    for (const CLI::Option* input : verb.get_options()) {
+      if (input == output) continue;
+      for (const std::string& other : input->results())
+        if (is_same_file(path, other))
+          throw Error(fmt::format("{} is {}, which {} names, too, expected a file of its own",
+                                  output->get_name(), path, input->get_name()));
+    }
+  }
 }
 
 OptionOutline outline_of(const CLI::Option& option) {
@@ -182,6 +210,11 @@ const Option& Option::optional_value() const {
 
 const Option& Option::repeatable() const {
   option_->take_all()->expected(1);
+  return *this;
+}
+
+const Option& Option::writes() const {
+  option_->check(CLI::Validator([](std::string&) { return std::string(); }, "", kWrites));
   return *this;
 }
 
@@ -289,7 +322,8 @@ CommandLine::Parsed CommandLine::parse(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     throw usage_error(describe(*app_, error));
   }
-  const CLI::App& inner = innermost(*app_);
+  CLI::App& inner = innermost(*app_);
+  refuse_to_write_inputs(inner);
   return {.answer = {}, .verb = &inner == app_.get() ? "" : inner.get_name()};
 }
 

@@ -40,6 +40,8 @@ class Option {
   const Option& repeatable() const;
   /// May stand alone: then its value is an empty word.
   const Option& optional_value() const;
+  /// Names a file that is written: no other flag of the line may name the same one.
+  const Option& writes() const;
   /// --help shows the variable's present value.
   const Option& shows_default() const;
 

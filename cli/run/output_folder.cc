@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kOwnFiles = {"metrics.jsonl", "plan.json", "run.ini", "trace.json",
+constexpr const char* kTraceFile = "trace.json";
+constexpr std::array kOwnFiles = {"metrics.jsonl", "plan.json", "run.ini", kTraceFile,
                                   "products.json"};
 
 /// "process 4711 on n0", as the lock's holder wrote it; "another process" when it has not.
@@ -66,7 +67,7 @@ void remove_temporaries(const fs::path& out) {
 
 bool is_own_trace(const RunOptions& options) {
   return fs::absolute(options.trace).lexically_normal() ==
-         fs::absolute(fs::path(options.out) / "trace.json").lexically_normal();
+         fs::absolute(fs::path(options.out) / kTraceFile).lexically_normal();
 }
 
 }  // namespace
@@ -106,9 +107,19 @@ fs::path model_folder(const RunOptions& options) {
   return fs::path(options.out) / "model";
 }
 
-void try_trace(const RunOptions& options) {
+void try_trace(const RunOptions& options, const RunSettings& settings) {
   if (options.trace.empty()) return;
   const fs::path folder = fs::absolute(options.trace).lexically_normal().parent_path();
+  for (const char* own : kOwnFiles) {
+    if (own != kTraceFile && is_same_file(options.trace, fs::path(options.out) / own))
+      settings.fail("trace", "no other file of the run");
+  }
+  for (const SettingInfo& info : setting_table()) {
+    if (info.key != std::string_view("trace") &&
+        is_same_file(options.trace, settings.text(info.key)))
+      settings.fail("trace",
+                    fmt::format("a file that {} does not name", settings.at(info.key).name));
+  }
   // The run's own folder is made when nothing is left to refuse.
   if (folder == (fs::absolute(options.out) / "").lexically_normal().parent_path()) return;
   try_file(options.trace);

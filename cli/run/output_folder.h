@@ -27,7 +27,7 @@ class OutputLock {
 
 /// Throws Error where a trace that is asked for cannot be written outside the run's folder, which
 /// need not be there yet: before anything is written.
-void try_trace(const RunOptions& options);
+void try_trace(const RunOptions& options, const RunSettings& settings);
 
 /// Throws Error when checkpoints/ or model/ is a link: of the folder that --out names everything is
 /// the run's own, wherever that folder itself may lead.

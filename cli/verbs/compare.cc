@@ -41,7 +41,7 @@ class CompareVerb : public Verb {
     command.add("MEASURED", measured_, "the trace of run --trace").required();
     command.add("--tolerance", tolerance_,
                 "exit with 6 when the step time is off by more than this fraction", {0, 1e6});
-    command.add("--out", out_, "write both into one Chrome trace").type_name("FILE");
+    command.add("--out", out_, "write both into one Chrome trace").type_name("FILE").writes();
     command.add("--rank", rank_, "compare this rank, not the median of all", {0, 1 << 24});
     command.add("--top", top_, "operations to list", {0, 1'000'000});
     command.add("--json", json_, "print one JSON document");

@@ -55,7 +55,8 @@ class ExportVerb : public Verb {
         .type_name(fmt::format("{}", fmt::join(names, "|")))
         .required();
     command.add("--out", out_, "write the settings into a file (default: to stdout)")
-        .type_name("FILE");
+        .type_name("FILE")
+        .writes();
     command.add("--json", json_, "print one JSON document with settings and remarks");
   }
 

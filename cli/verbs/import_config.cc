@@ -85,7 +85,9 @@ class ImportConfigVerb : public Verb {
         .type_name(
             "torchtitan|axolotl|llama-factory|unsloth|torchtune|accelerate|deepspeed|megatron");
     command.add("--fix", fix_, "print the smallest change that makes it fit");
-    command.add("--out", out_, "write the plan, for predict --plan and others").type_name("FILE");
+    command.add("--out", out_, "write the plan, for predict --plan and others")
+        .type_name("FILE")
+        .writes();
     command.add("--json", json_, "print one JSON document");
   }
 

@@ -37,7 +37,8 @@ class PredictVerb : public Verb {
     command.add("--explain", explain_,
                 "say what bounds each part of the step and what one change would buy");
     command.add("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
-        .type_name("FILE");
+        .type_name("FILE")
+        .writes();
     command.add("--tokens", tokens_,
                 "also say what a whole run on so many tokens takes in days and dollars", {1, 1e18});
     prices_.declare(command, "Options");

@@ -37,7 +37,7 @@ class PricesVerb : public Verb {
         .add("--skypilot", paths_,
              "tables of the catalog (vms.csv), or folders of them such as ~/.sky/catalogs/v8")
         .type_name("PATH...");
-    command.add("--out", out_, "write the prices into this file").type_name("FILE");
+    command.add("--out", out_, "write the prices into this file").type_name("FILE").writes();
     command
         .add("--date", date_,
              "the day that the prices are of (default: when the oldest table was "

@@ -37,7 +37,7 @@ class ReportVerb : public Verb {
     command.add("--measured", measured_, "compare with this trace of run --trace")
         .type_name("FILE");
     command.add("--tuning", tuning_, "what tune --json printed: why this plan").type_name("FILE");
-    command.add("--out", out_, "the HTML file to write").type_name("FILE").required();
+    command.add("--out", out_, "the HTML file to write").type_name("FILE").required().writes();
   }
 
   ExitCode run(const Context& context) override {

@@ -158,7 +158,7 @@ class RunVerb : public Verb {
     const bool shown = options.launch.rank == 0;
     std::optional<OutputLock> lock;
     if (shown) {
-      try_trace(options);
+      try_trace(options, settings_);
       lock.emplace(options.out);
       require_own_folders(options);
     }

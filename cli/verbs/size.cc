@@ -47,7 +47,8 @@ class SizeVerb : public Verb {
     flags_.declare(command);
     command.add("--json", json_, "print one JSON document");
     command.add("--out", out_, "write the answer as one HTML page, for whoever signs")
-        .type_name("FILE");
+        .type_name("FILE")
+        .writes();
   }
 
   ExitCode run(const Context& context) override {

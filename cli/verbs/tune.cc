@@ -55,9 +55,11 @@ class TuneVerb : public Verb {
     flags_.declare(command);
     command.add("--json", json_, "print one JSON document");
     command.add("--out", out_, "write the best plan, for predict, run and export --plan")
-        .type_name("FILE");
+        .type_name("FILE")
+        .writes();
     command.add("--trace", trace_, "write a Chrome trace of the best plan's step")
-        .type_name("FILE");
+        .type_name("FILE")
+        .writes();
   }
 
   ExitCode run(const Context& context) override {

@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "sim/core/base/error.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -66,6 +71,21 @@ TEST(CommandLine, ErrorsNameTheFlag) {
   refused({"--gpus"}, ExitCode::kUsage, "x: --gpus takes one value, but none was given.");
   refused({"--gpsu", "1"}, ExitCode::kUsage, "x has no flag '--gpsu', did you mean '--gpus'?");
   refused({"word"}, ExitCode::kUsage, "x takes no further argument, but 'word' was given.");
+}
+
+TEST(CommandLine, WritesOverNothingThatItReads) {
+  const std::filesystem::path& folder = shardwright::testing::temp_folder();
+  const std::string file = folder / "a.json", same = folder / "." / "a.json", other = same + "2";
+  std::ofstream(file) << "{}";
+  CommandLine line("x", "");
+  std::string in, out;
+  line.root().add("--in", in, "a file");
+  line.root().add("--out", out, "a file").writes();
+  EXPECT_EQ(shardwright::testing::refusal_of([&] {
+              parse(line, {"--out", same.c_str(), "--in", file.c_str()});
+            }),
+            "--out is " + same + ", which --in names, too, expected a file of its own");
+  EXPECT_EQ(parse(line, {"--out", other.c_str(), "--in", file.c_str()}).verb, "");
 }
 
 TEST(CommandLine, TellsTheVerb) {

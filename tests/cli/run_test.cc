@@ -74,6 +74,8 @@ TEST_F(RunTest, RefusesATraceInAFolderThatIsNotThereBeforeItWrites) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
   // The run's own folder is made by the run.
   EXPECT_EQ(run(small("out", {"--steps", "3", "--trace", at("out/step.json")})).exit_code, 0);
+  EXPECT_THAT(run(small("out", {"--trace", at("out/run.ini"), "--overwrite", "yes"})).err,
+              HasSubstr("but it must be no other file of the run"));
 }
 
 TEST_F(RunTest, KeepsNoCheckpointWhereOnlyTimeMatters) {

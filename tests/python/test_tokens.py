@@ -255,6 +255,8 @@ def test_what_cannot_be_trained_is_refused(folders, tmp_path):
     assert made.documents == whole.documents[1:] and "1 that are longer are left out" in said
     made, _ = make(tmp_path / "a.tok", folders["bytes"], data, template=template, seq_len=length - 1)
     assert made.documents == [whole.documents[0][:length], whole.documents[1]]
+    with pytest.raises(tokens.Refused, match="is there and is no token file"):
+        make(data, folders["bytes"], data, template=template)
 
 
 def test_the_header_tells_tokenizer_template_and_options_apart(folders, tmp_path):

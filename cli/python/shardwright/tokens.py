@@ -35,6 +35,7 @@ import sys
 import zlib
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+MAGIC = b"SHWTOKEN"
 FORMAT = 1  # of what a part holds: another number begins anew
 UNIT_BYTES = 1 << 20
 OVERLAP_BYTES = 4096  # of a window beyond its unit
@@ -399,7 +400,7 @@ def assemble(out: pathlib.Path, folder: pathlib.Path, units: List[Unit], convert
         tables = ends.tobytes() + bytes(trained)
         by, options = converter.by, [FORMAT, converter.options.seq_len, converter.options.longer, converter.by.prefix, converter.by.suffix]
         hashes = [hashlib.sha256(text).digest() for text in (by.files, by.template.encode(), json.dumps(options).encode())]
-        head = struct.pack("<8sIIQQQI", b"SHWTOKEN", 2, width, vocab, count, BLOCK_TOKENS, zlib.crc32(blocks))
+        head = struct.pack("<8sIIQQQI", MAGIC, 2, width, vocab, count, BLOCK_TOKENS, zlib.crc32(blocks))
         more = struct.pack("<QII32s32s32s", len(ends), masked, zlib.crc32(tables), *hashes)
         heads = head + struct.pack("<I", zlib.crc32(head)) + more + struct.pack("<II", zlib.crc32(more), 0)
         tokens.seek(0)
@@ -448,9 +449,17 @@ def convert_all(units: List[Unit], parts: List[pathlib.Path], options: argparse.
     return undivided
 
 
+def is_token_file(path: pathlib.Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
 def run(options: argparse.Namespace) -> str:
     """Writes options.out; says what is in it."""
-    converter, out, undivided = _begin(options), options.out, set()
+    out, undivided = options.out, set()
+    if out.is_file() and not is_token_file(out):
+        raise Refused(f"{out}: is there and is no token file; what is written comes first, what is read behind it")
+    converter = _begin(options)
     folder = out.with_name(out.name + ".parts")
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:

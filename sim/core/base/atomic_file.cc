@@ -68,6 +68,11 @@ void refuse_foreign_link(const fs::path& path) {
                           path.string()));
 }
 
+bool is_same_file(const fs::path& one, const fs::path& other) {
+  std::error_code unknown;
+  return fs::equivalent(one, other, unknown) && !unknown;
+}
+
 void require_regular_or_none(const fs::path& path) {
   struct stat there {};
   if (::lstat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode)) return;

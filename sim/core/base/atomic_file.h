@@ -39,6 +39,9 @@ void require_regular_or_none(const std::filesystem::path& path);
 /// Throws Error when the path is there and no folder of its own: a link to one is refused.
 void require_folder_or_none(const std::filesystem::path& path);
 
+/// Whether both name one file or folder that is there.
+bool is_same_file(const std::filesystem::path& one, const std::filesystem::path& other);
+
 /// Makes what was created, renamed or removed in a folder durable. A folder that cannot be read is
 /// passed over. Throws Error.
 void flush_folder(const std::filesystem::path& folder);
