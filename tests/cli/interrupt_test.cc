@@ -9,7 +9,16 @@
 namespace shardwright::cli {
 namespace {
 
-TEST(Interrupt, TheFirstSignalIsARequest) {
+/// As in a shell, whatever ignores signals around the tests: nohup, a job in the background.
+class Interrupts : public ::testing::Test {
+ protected:
+  Interrupts() {
+    for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_DFL);
+  }
+};
+using InterruptsDeathTest = Interrupts;
+
+TEST_F(Interrupts, TheFirstSignalIsARequest) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const Interrupt interrupt;
     EXPECT_FALSE(interrupt.flag());
@@ -18,7 +27,7 @@ TEST(Interrupt, TheFirstSignalIsARequest) {
   }
 }
 
-TEST(Interrupt, ARunAlsoHearsALostTerminalAndABatchSystem) {
+TEST_F(Interrupts, ARunAlsoHearsALostTerminalAndABatchSystem) {
   for (const int signal : {SIGHUP, SIGUSR1}) {
     const Interrupt interrupt(Wishes::kOfARun);
     std::raise(signal);
@@ -34,7 +43,7 @@ TEST(Interrupt, ARunAlsoHearsALostTerminalAndABatchSystem) {
   EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN);
 }
 
-TEST(InterruptDeathTest, AnythingElseIsNotDelayedByIt) {
+TEST_F(InterruptsDeathTest, AnythingElseIsNotDelayedByIt) {
   EXPECT_EXIT(
       {
         const Interrupt interrupt;
@@ -43,7 +52,7 @@ TEST(InterruptDeathTest, AnythingElseIsNotDelayedByIt) {
       ::testing::KilledBySignal(SIGHUP), "");
 }
 
-TEST(InterruptDeathTest, TheSecondSignalKills) {
+TEST_F(InterruptsDeathTest, TheSecondSignalKills) {
   EXPECT_EXIT(
       {
         const Interrupt interrupt;
@@ -53,7 +62,7 @@ TEST(InterruptDeathTest, TheSecondSignalKills) {
       ::testing::KilledBySignal(SIGINT), "");
 }
 
-TEST(InterruptDeathTest, AfterwardsSignalsDoWhatTheyDidBefore) {
+TEST_F(InterruptsDeathTest, AfterwardsSignalsDoWhatTheyDidBefore) {
   EXPECT_EXIT(
       {
         { const Interrupt interrupt; }
