@@ -10,21 +10,31 @@
 
 namespace shardwright::exec {
 
+std::uint64_t HostEvent::issue() {
+  const std::lock_guard lock(mutex_);
+  open_.push_back(++issued_);
+  return issued_;
+}
+
+bool HostEvent::is_complete(std::uint64_t number) const {
+  return std::find(open_.begin(), open_.end(), number) == open_.end();
+}
+
 void HostEvent::complete(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  completed_ = std::max(completed_, number);  // of two streams the later record may be done first
+  std::erase(open_, number);
   // Under the lock, because a waiter may destroy the event as soon as it knows.
   changed_.notify_all();
 }
 
 bool HostEvent::has_passed() const {
   const std::lock_guard lock(mutex_);
-  return completed_ >= issued_.load();
+  return is_complete(issued_);
 }
 
 void HostEvent::await(std::uint64_t number) const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= number; });
+  changed_.wait(lock, [&] { return is_complete(number); });
 }
 
 HostStream::HostStream(std::string name, Failure& failure, const kernels::RandomStream* delays)

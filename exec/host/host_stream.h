@@ -7,7 +7,6 @@
 // that wait for this one are never left hanging.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -27,12 +26,14 @@
 
 namespace shardwright::exec {
 
-/// A counter of records: issued by the host, completed by the stream.
+/// Records are numbered by the host and completed by their streams, in any order where they are of
+/// several: who waits for one is not served by a later one of another stream.
 class HostEvent final : public Event {
  public:
   /// The number of the record to come; host only.
-  std::uint64_t issue() { return ++issued_; }
-  std::uint64_t issued() const { return issued_.load(); }
+  std::uint64_t issue();
+  /// The number of the last record; host only.
+  std::uint64_t issued() const { return issued_; }
   void complete(std::uint64_t number);
   void await(std::uint64_t number) const;
   bool has_passed() const override;
@@ -40,10 +41,12 @@ class HostEvent final : public Event {
   Nanoseconds at_ns = 0;  // of its last record, where streams have clocks
 
  private:
-  std::atomic<std::uint64_t> issued_{0};
+  bool is_complete(std::uint64_t number) const;
+
+  std::uint64_t issued_ = 0;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::uint64_t completed_ = 0;
+  std::vector<std::uint64_t> open_;  // records that are not complete; few
 };
 
 class HostStream {
