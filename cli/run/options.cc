@@ -13,17 +13,15 @@
 
 #include "cli/build_info.h"
 #include "cli/machine/host_profile.h"
-#include "sim/core/base/error.h"
-#include "sim/core/executed_plan.h"
-#include "sim/core/plan_knobs.h"
-
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #endif
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
+#include "sim/core/executed_plan.h"
 #include "sim/core/hf/config.h"
+#include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {
 

@@ -25,8 +25,9 @@ class OutputLock {
   int fd_ = -1;
 };
 
-/// Throws Error where a trace that is asked for cannot be written outside the run's folder, which
-/// need not be there yet: before anything is written.
+/// Throws Error where a trace that is asked for is another file of the run, or one that a setting
+/// names, and where it cannot be written outside the run's folder, which need not be there yet:
+/// before anything is written.
 void try_trace(const RunOptions& options, const RunSettings& settings);
 
 /// Throws Error when checkpoints/ or model/ is a link: of the folder that --out names everything is

@@ -80,8 +80,7 @@ const std::vector<SettingInfo>& setting_table() {
         {"prefetch", "N", "", "units gathered ahead", kHow},
         {"deterministic", "on|off", "",
          "on: equal bits every time on cuda, too; attention adds in one order and NCCL without "
-         "NVLS, "
-         "which is slower",
+         "NVLS, which is slower",
          kHow},
         {"steps", "N", "100", "optimizer steps in all", kOptimizer},
         {"tokens", "N", "", "instead of steps: tokens to train on, as 1B", kOptimizer},
