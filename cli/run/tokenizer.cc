@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -40,15 +41,29 @@ constexpr std::array kFiles = {"tokenizer.json",     "tokenizer_config.json",
                                "vocab.txt",          "merges.txt",
                                "spiece.model",       "chat_template.jinja",
                                "chat_template.json", "generation_config.json"};
-/// Any of which says what the tokens are.
-constexpr std::array kTokenizers = {"tokenizer.json", "tokenizer.model", "spiece.model",
-                                    "vocab.json", "vocab.txt"};
+/// Which say what the tokens are, each of the first ones alone.
+constexpr std::array kTokenizers = {"tokenizer.json",   "tokenizer.model", "spiece.model",
+                                    "vocab.json",       "vocab.txt",       "merges.txt",
+                                    "added_tokens.json"};
+constexpr std::size_t kAlone = 5;
 constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20;
 
 bool has_tokenizer(const fs::path& folder) {
   std::error_code ignored;
-  return std::any_of(std::begin(kTokenizers), std::end(kTokenizers),
+  return std::any_of(kTokenizers.begin(), kTokenizers.begin() + kAlone,
                      [&](const char* name) { return fs::exists(folder / name, ignored); });
+}
+
+/// As shardwright.tokens hashes a folder (files_of).
+exec::Digest hash_of_tokenizer(const fs::path& folder) {
+  std::string all;
+  for (const char* name : kTokenizers) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(folder / name, ignored)) continue;
+    const std::string text = read_file(folder / name, kMostTokenizerBytes);
+    all += fmt::format("{} {}\n{}", name, text.size(), text);
+  }
+  return exec::sha256(std::as_bytes(std::span(all)));
 }
 
 /// What Python is given: the file that comes with this program, else the module of the package.
@@ -149,12 +164,21 @@ void apply_tokenizer(RunOptions& options, const RunSettings& settings) {
   const std::string& wish = settings.text("tokenizer");
   options.data.bytes = wish == "bytes";
   const bool is_auto = wish == "auto";
-  if (options.data.bytes || (is_auto && options.model.vocab <= exec::kMostByteVocabulary)) return;
-  std::vector<fs::path> folders = is_auto ? model_sources(options) : std::vector<fs::path>{wish};
+  const bool takes_bytes =
+      options.data.bytes || (is_auto && options.model.vocab <= exec::kMostByteVocabulary);
+  std::vector<fs::path> folders = options.data.bytes ? std::vector<fs::path>{}
+                                  : is_auto          ? model_sources(options)
+                                                     : std::vector<fs::path>{wish};
   std::erase_if(folders, [](const fs::path& folder) { return !has_tokenizer(folder); });
-  if (!is_auto && folders.empty())
+  if (!is_auto && !takes_bytes && folders.empty())
     settings.fail("tokenizer", "auto, bytes or a folder with a tokenizer");
   const fs::path folder = folders.empty() ? fs::path() : folders.front();
+  std::vector<exec::Digest>& known = options.data.tokenizers;
+  if (!folder.empty()) known.push_back(hash_of_tokenizer(folder));
+  if (options.data.bytes || (takes_bytes && !known.empty()))
+    known.push_back(exec::sha256(std::as_bytes(std::span(std::string_view("bytes")))));
+  options.data.tokenizer_name = folder.empty() ? "bytes" : folder.string();
+  if (takes_bytes) return;
   const char* chosen = std::getenv("SHARDWRIGHT_PYTHON");
   const std::string python = chosen == nullptr ? "" : chosen;
   const bool starts = !python.empty() && !folder.empty() && !cache_folder("tokens").empty();

@@ -67,10 +67,27 @@ class RunTexts : public RunFixture {
     put("tokenizer.json", "{}");
     put("it's.txt", get(folder_ / "text.txt"));
   }
-  Words of_text(const Words& more = {}) const {
-    Words words = small("out", {"--data", at("it's.txt"), "--overwrite", "yes"});
+  Words of_text(const Words& more = {}, const char* data = "it's.txt") const {
+    Words words = small("out", {"--data", at(data), "--overwrite", "yes"});
     words.insert(words.end(), more.begin(), more.end());
     return words;
+  }
+  /// A Python whose converter applies bytes and says they are of the tokenizer that it is told.
+  fs::path converting_python(const fs::path& python) const {
+    fs::path script =
+        put("python", fmt::format(R"(#!/bin/sh
+echo began >>{}/began
+shift 1
+exec {} -c '
+import pathlib, sys
+sys.path.append("{}/../cli/python/shardwright")
+import tokens
+tokens.Bytes.files = tokens.files_of(pathlib.Path(sys.argv[3]))
+sys.exit(tokens.main([sys.argv[1], "--tokenizer", "bytes", sys.argv[8]]))' "$@"
+)",
+                                  folder_.string(), python.string(), SHARDWRIGHT_SCRIPTS));
+    fs::permissions(script, fs::perms::owner_all);
+    return script;
   }
 };
 
@@ -93,16 +110,31 @@ TEST_F(RunTexts, AreRefusedWithTheCommandThatMakesTokens) {
   EXPECT_THAT(get(folder_ / "out" / "run.ini"), HasSubstr("tokenizer = bytes  # flag"));
 }
 
-// What SHARDWRIGHT_PYTHON names here applies bytes, whatever tokenizer it is told.
+TEST_F(RunTexts, TokensAreOfTheModelsTokenizer) {
+  const fs::path python = program_path("python3");
+  if (python.empty()) GTEST_SKIP() << "no python3";
+  put("added_tokens.json", "[]");
+  const std::string script = converting_python(python).string();
+  const ProgramResult made = run(
+      {script, "tokens.py", at("a.tok"), "--tokenizer", at("."), "", "", "", "", at("it's.txt")});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto trained = [&](const Words& more) { return run(of_text(more, "a.tok")); };
+  EXPECT_EQ(trained({}).exit_code, 0);
+  fs::create_directories(folder_ / "first");
+  for (const char* file : {"tokenizer.json", "added_tokens.json"})
+    fs::copy(folder_ / file, folder_ / "first" / file);
+  put("added_tokens.json", "{}");
+  const ProgramResult refused = trained({});
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr(at("a.tok") + ": its tokens are of another tokenizer"));
+  EXPECT_EQ(trained({"--tokenizer", "bytes"}).exit_code, 3);
+  EXPECT_EQ(trained({"--tokenizer", at("first")}).exit_code, 0);
+}
+
 TEST_F(RunTexts, BecomeTokensOnceWhereAPythonIsNamed) {
   const fs::path python = program_path("python3");
   if (python.empty()) GTEST_SKIP() << "no python3";
-  const fs::path script =
-      put("python",
-          fmt::format("#!/bin/sh\necho began >>{}/began\nshift 1\nexec {} "
-                      "{}/../cli/python/shardwright/tokens.py \"$1\" --tokenizer bytes \"$8\"\n",
-                      folder_.string(), python.string(), SHARDWRIGHT_SCRIPTS));
-  fs::permissions(script, fs::perms::owner_all);
+  const fs::path script = converting_python(python);
   const Words environment{"SHARDWRIGHT_PYTHON=" + script.string(), "XDG_CACHE_HOME=" + at("cache")};
   const auto began = [&] { return get(folder_ / "began").size() / 6; };
   for (int i = 0; i < 2; ++i) {

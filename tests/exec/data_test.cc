@@ -235,9 +235,9 @@ TEST_F(DataTest, ADocumentWithoutATrainedTokenIsNamed) {
       "{\"prompt\": [1], \"response\": [2]}\n{\"prompt\": [1, 2, 3, 4], \"response\": [5]}\n";
   const auto corpus = std::make_shared<const SftCorpus>(SftCorpus::parse(lines, "x.jsonl", 256));
   EXPECT_EQ(make_sft_dataset(corpus, 4, 0, 2)->sequences(), 2);
-  EXPECT_EQ(refusal_of([&] {
-              make_sft_dataset(corpus, 3, 0, 2);
-            }).find("x.jsonl: document 2: no response has a token within a sequence of 3"),
+  EXPECT_EQ(refusal_of([&] { make_sft_dataset(corpus, 3, 0, 2); })
+                .find("x.jsonl: document 2 has 5 tokens, of which none that the loss "
+                      "asks for follows another within a sequence of 3"),
             0u);
 }
 
@@ -425,7 +425,7 @@ TEST_F(DataTest, ResponsesCountAndDocumentsKeepApart) {
   EXPECT_EQ(second.tokens, (std::vector<std::int32_t>{9, 8, 7, 6, 5, 4, 3}));
   EXPECT_EQ(second.targets, (std::vector<std::int32_t>{8, 7, 6, 5, 4, 3, 2}));
   EXPECT_NE(data->describe().find("1 documents are longer"), std::string::npos);
-  EXPECT_NE(refusal_of([&] { make_sft_dataset(corpus, 1, 0, 1); }).find("no response has a token"),
+  EXPECT_NE(refusal_of([&] { make_sft_dataset(corpus, 1, 0, 1); }).find("none that the loss asks"),
             std::string::npos);
 }
 

@@ -192,6 +192,17 @@ def test_masks_are_what_the_assistant_says(folders, tmp_path, name):
         assert ids == own(own.apply_chat_template(chat, tokenize=False, chat_template=TEMPLATES[name]), add_special_tokens=False)["input_ids"]
 
 
+# The mark that asks for an answer is no answer, also where nobody has asked.
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_masks_of_an_assistant_who_speaks_first(folders, tmp_path, name):
+    own, chat = tokenizer_of(folders["bytes"]), [{"role": role, "content": f"words of {role}"} for role in ("assistant", "user", "assistant")]
+    (tmp_path / "t.jinja").write_text(TEMPLATES[name])
+    made, _ = make(tmp_path / "a.tok", folders["bytes"], lines(tmp_path / "a.jsonl", {"messages": chat}), template=tmp_path / "t.jinja")
+    lead = {"llama-2": " ", "plain, tagged": "A: "}.get(name, "")
+    said = own.decode([at for at, one in zip(made.documents[0], made.masks[0]) if one])
+    assert said.replace("<s>", "") == 2 * (lead + "words of assistant" + ENDS[name])
+
+
 def test_every_form_of_data_is_read(folders, tmp_path):
     (tmp_path / "t.jinja").write_text(CHATML)
     chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "man."}]
@@ -242,6 +253,12 @@ def test_what_cannot_be_trained_is_refused(folders, tmp_path):
     assert "prefix-stable" in refused({}, stable + "{{ messages | length }}")
     marked = stable.replace("{{ m.content }}", "{% if loop.last and m.role == 'assistant' %}T{% endif %}{{ m.content }}")
     assert "does not begin that of the whole conversation" in refused({}, marked)
+    assert "line 2: a turn from 'bing', expected one from human" in refused({"conversations": [{"from": "bing", "value": "x"}]})
+    assert "line 2: an empty text" in refused({"text": ""})
+    assert "line 2: half of a letter" in refused({"text": "\ud800"})
+    (tmp_path / "deep.jsonl").write_text("[" * 100000)
+    with pytest.raises(tokens.Refused, match="deep.jsonl, line 1: no JSON"):
+        make(tmp_path / "a.tok", "bytes", tmp_path / "deep.jsonl")
     assert "refuses this conversation: no" in refused({}, "{{ raise_exception('no') }}")
     late = {"messages": [{"role": "user", "content": "x " * 400}, chat[1]]}
     assert "line 2: no token that is trained within the first 101" in refused(late, seq_len=100)

@@ -42,7 +42,7 @@ OVERLAP_BYTES = 4096  # of a window beyond its unit
 AGREEING = 16  # tokens on either side of a cut that must be alike in every window
 BLOCK_TOKENS = 1 << 18
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
-ROLES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
+ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", **{role: role for role in ("user", "assistant", "system", "tool")}}
 Document = Tuple[List[int], Optional[List[int]]]  # ids, and 1 where the loss is on one; None: on all
 
 
@@ -54,9 +54,15 @@ class Unsplit(Exception):
     """A text whose windows do not agree about their tokens."""
 
 
+def files_of(folder: pathlib.Path) -> bytes:
+    """What says which tokens a tokenizer has; nothing of one that is in no folder. run hashes the same of a model's folder."""
+    files = [folder / name for name in TOKENIZER_FILES]
+    return b"".join(b"%s %d\n%s" % (file.name.encode(), file.stat().st_size, file.read_bytes()) for file in files if file.is_file())
+
+
 class Bytes:
     """The UTF-8 bytes of a text as its tokens."""
-    vocab, template, generation, files, eos, specials = 256, "", False, b"bytes", None, frozenset()
+    vocab, template, generation, files, kept, eos, specials = 256, "", False, b"bytes", b"bytes", None, frozenset()
     prefix: List[int] = []
     suffix: List[int] = []
 
@@ -88,11 +94,11 @@ class Pretrained:
         self.prefix, self.suffix = whole[:at], whole[at + len(bare):]
         if self.eos is not None and self.eos not in self.suffix:
             self.suffix = self.suffix + [self.eos]
-        files = [pathlib.Path(options.tokenizer) / name for name in TOKENIZER_FILES]
-        self.files = b"".join(b"%s %d\n%s" % (file.name.encode(), file.stat().st_size, file.read_bytes()) for file in files if file.is_file()) \
-            or json.dumps(sorted(own.get_vocab().items())).encode()
+        self.files = files_of(pathlib.Path(options.tokenizer))
+        self.kept = self.files or json.dumps(sorted(own.get_vocab().items())).encode()
 
     def encode(self, text: str) -> Tuple[List[int], Optional[List[Tuple[int, int]]]]:
+        text.encode()  # tokenizers say less of half a letter
         done = self.own(text, add_special_tokens=False, return_offsets_mapping=self.own.is_fast)
         return done["input_ids"], done.get("offset_mapping")
 
@@ -154,7 +160,7 @@ class Converter:
         text, spans = self.by.render(messages, more), []
         for turn in (at for at, one in enumerate(messages) if one["role"] == "assistant" and at >= first):
             upto = self.by.render(messages[:turn + 1], more)
-            earlier = (self.by.render(messages[:turn], more, prompt) if turn else "" for prompt in (True, False))
+            earlier = (self.by.render(messages[:turn], more, prompt) for prompt in (True, False)) if turn else self.opening(upto, more)
             before = next((one for one in earlier if upto.startswith(one)), None)
             if before is None or not text.startswith(upto):
                 raise Refused(f"the chat template is not prefix-stable: the rendering up to turn {turn + 1}, the assistant's, does not "
@@ -162,6 +168,20 @@ class Converter:
                               "a template with {% generation %} around what the assistant says (--chat-template FILE)")
             spans.append((len(before), len(upto)))
         return text, spans
+
+    def opening(self, upto: str, more: dict) -> List[str]:
+        """What stands before the words of an assistant who speaks first: with the mark that asks for an answer elsewhere."""
+        probe = [{"role": "user", "content": "?"}]
+        asked, bare = (self.by.render(probe, more, prompt) for prompt in (True, False))
+        mark = asked[len(bare):] if asked.startswith(bare) else ""
+        return [upto[:upto.index(mark) + len(mark)]] if mark and mark in upto else [""]
+
+    @staticmethod
+    def role(name: Any) -> str:
+        """Of a turn of ShareGPT."""
+        if not isinstance(name, str) or name not in ROLES:
+            raise Refused(f"a turn from {name!r}, expected one from {', '.join(ROLES)}")
+        return ROLES[name]
 
     def of(self, value: Any) -> Document:
         value = {"text": value} if isinstance(value, str) else value
@@ -171,7 +191,7 @@ class Converter:
         if "messages" in value:
             return self.chat(value["messages"], more)
         if isinstance(value.get("conversations"), list):
-            return self.chat([{"role": ROLES.get(one["from"], one["from"]), "content": one.get("value")}
+            return self.chat([{"role": self.role(one["from"]), "content": one.get("value")}
                               if isinstance(one, dict) and "from" in one else one for one in value["conversations"]], more)
         answer = next((value[key] for key in ("completion", "response", "output") if value.get(key) is not None), None)
         asked = value.get("prompt")
@@ -186,6 +206,8 @@ class Converter:
         if isinstance(asked, str) and isinstance(answer, str):
             return self.whole(*self.trained(asked + answer, [(len(asked), len(asked) + len(answer))]))
         if asked is None and isinstance(value.get("text"), str):
+            if not value["text"]:
+                raise Refused("an empty text")
             return self.whole(self.by.encode(value["text"])[0])
         raise Refused(f"has the keys {', '.join(sorted(map(str, value)))}, expected messages, conversations, prompt and completion (both "
                       "texts or both messages), instruction and output, or text")
@@ -311,7 +333,7 @@ def documents_of(unit: Unit) -> Iterator[Tuple[Any, Callable[[], str]]]:
                 if line.strip():
                     yield json.loads(line), functools.partial(name, begin)
                 begin += len(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Refused(f"{name(begin)}: no JSON: {error}") from None
 
 
@@ -322,6 +344,8 @@ def convert(converter: Converter, unit: Unit) -> Part:
             document = converter.fitted(value)
         except Refused as error:
             raise Refused(f"{name()}: {error}") from None
+        except UnicodeError as error:
+            raise Refused(f"{name()}: half of a letter (a lone surrogate), expected a text: {error}") from None
         if document is None:
             left_out += 1
             continue
@@ -400,6 +424,7 @@ def assemble(out: pathlib.Path, folder: pathlib.Path, units: List[Unit], convert
         tables = ends.tobytes() + bytes(trained)
         by, options = converter.by, [FORMAT, converter.options.seq_len, converter.options.longer, converter.by.prefix, converter.by.suffix]
         hashes = [hashlib.sha256(text).digest() for text in (by.files, by.template.encode(), json.dumps(options).encode())]
+        hashes[0] = hashes[0] if by.files else bytes(32)
         head = struct.pack("<8sIIQQQI", MAGIC, 2, width, vocab, count, BLOCK_TOKENS, zlib.crc32(blocks))
         more = struct.pack("<QII32s32s32s", len(ends), masked, zlib.crc32(tables), *hashes)
         heads = head + struct.pack("<I", zlib.crc32(head)) + more + struct.pack("<II", zlib.crc32(more), 0)
@@ -470,7 +495,7 @@ def run(options: argparse.Namespace) -> str:
         while True:
             units = units_of(options.data, undivided)
             times = [os.stat(path).st_mtime_ns for path in sorted({unit.path for unit in units})]
-            key = json.dumps([FORMAT, hashlib.sha256(converter.by.files).hexdigest(), converter.by.template, options.seq_len, options.longer,
+            key = json.dumps([FORMAT, hashlib.sha256(converter.by.kept).hexdigest(), converter.by.template, options.seq_len, options.longer,
                               converter.vocab, units, times]).encode()
             kept = folder / "of.json"
             if not kept.exists() or kept.read_bytes() != key:
@@ -486,6 +511,14 @@ def run(options: argparse.Namespace) -> str:
     return said
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"is '{text}', expected a whole number from {least} on")
+        return int(text)
+    return count
+
+
 def main(words: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="shardwright.tokens", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -493,10 +526,10 @@ def main(words: Optional[List[str]] = None) -> int:
     add("data", nargs="+", metavar="DATA", help="a file, a folder or a glob")
     add("--tokenizer", required=True, help="a folder, a name that transformers knows, or bytes")
     add("--chat-template", default="", metavar="FILE", help="instead of the tokenizer's own")
-    add("--seq-len", type=int, default=0, metavar="S", help="tokens of a sequence; 0: documents of any length")
+    add("--seq-len", type=at_least(0), default=0, metavar="S", help="tokens of a sequence; 0: documents of any length")
     add("--longer", choices=("cut", "skip", "refuse"), default="cut", help="what becomes of a conversation beyond --seq-len")
-    add("--vocab", type=int, default=0, metavar="N", help="of the model (default: the tokenizer's)")
-    add("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="default: one a core")
+    add("--vocab", type=at_least(0), default=0, metavar="N", help="of the model (default: the tokenizer's)")
+    add("--processes", type=at_least(1), default=len(os.sched_getaffinity(0)), metavar="N", help="default: one a core")
     options = parser.parse_args(words)
     try:
         print(run(options))

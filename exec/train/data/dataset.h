@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "exec/batch.h"
+#include "exec/comm/sha256.h"
 #include "exec/train/data/token_source.h"
 
 namespace shardwright::exec {
@@ -132,7 +133,11 @@ struct DataOptions {
   double held_out_fraction = 0.05;
   std::int64_t seq_len = 0;
   std::int64_t vocab = 0;
-  bool bytes = false;      // texts are asked for as bytes, whatever the vocabulary (require_bytes)
+  bool bytes = false;  // texts are asked for as bytes, whatever the vocabulary (require_bytes)
+  /// Hashes of the tokenizers of the model, of one of which the tokens of a file must be
+  /// (TokenSource::tokenizer); empty: of any. And where the first of them is.
+  std::vector<Digest> tokenizers{};
+  std::string tokenizer_name{};
   DocumentEnds ends{};     // of what is no fine-tuning
   bool checks = false;     // every token now, not when it is met
   std::uint64_t seed = 0;  // of synthetic data

@@ -28,10 +28,11 @@ class SftDataset final : public Dataset {
       const std::int64_t before = counted_;
       cut(corpus_->documents()[d]);
       if (counted_ > before) continue;
-      throw Error(
-          fmt::format("{}: document {}: no response has a token within a sequence of {} tokens, "
-                      "expected at least one",
-                      corpus_->name(), d + 1, seq_len_));
+      throw Error(fmt::format(
+          "{}: document {} has {} token{}, of which none that the loss asks for follows "
+          "another within a sequence of {}, expected at least one",
+          corpus_->name(), d + 1, corpus_->documents()[d].size,
+          corpus_->documents()[d].size == 1 ? "" : "s", seq_len_));
     }
     std::int64_t used = seq_len_;
     for (std::size_t p = 0; p < pieces_.size(); ++p) {

@@ -35,12 +35,14 @@ struct Header {
 static_assert(sizeof(Header) == 48);
 constexpr std::size_t kCheckedBytes = 44;
 
+constexpr std::size_t kHashBytes = 32;
+
 /// What version 2 adds.
 struct DocumentsHeader {
   std::uint64_t documents;
   std::uint32_t masked;
   std::uint32_t tables_crc;
-  std::byte hashes[3][32];
+  std::byte hashes[3][kHashBytes];
   std::uint32_t crc;
   std::uint32_t zero;
 };
@@ -133,6 +135,7 @@ class TokenFile final : public TokenSource {
   std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
   std::span<const std::uint64_t> documents() const override { return documents_; }
   std::span<const std::byte> mask() const override { return mask_; }
+  std::span<const std::byte> tokenizer() const override { return tokenizer_; }
 
  private:
   /// Of version 2; how many bytes stand between the first header and the block table.
@@ -147,6 +150,8 @@ class TokenFile final : public TokenSource {
     if (crc32(all.subspan(sizeof header_, offsetof(DocumentsHeader, crc))) != more.crc ||
         more.zero != 0)
       fail("the checksum of the second header is wrong");
+    tokenizer_ = all.subspan(sizeof header_ + offsetof(DocumentsHeader, hashes), kHashBytes);
+    if (std::ranges::count(tokenizer_, std::byte{0}) == kHashBytes) tokenizer_ = {};
     const auto tables = all.subspan(sizeof header_ + sizeof more);
     const std::uint64_t mask_bytes = more.masked == 0 ? 0 : (header_.tokens + 7) / 8;
     if (mask_bytes > tables.size() || more.documents > (tables.size() - mask_bytes) / 8)
@@ -194,7 +199,7 @@ class TokenFile final : public TokenSource {
   std::vector<std::uint32_t> table_;
   std::span<const std::byte> data_;
   std::span<const std::uint64_t> documents_;
-  std::span<const std::byte> mask_;
+  std::span<const std::byte> mask_, tokenizer_;
   std::unique_ptr<std::atomic<bool>[]> checked_;
 };
 

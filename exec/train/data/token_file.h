@@ -15,9 +15,12 @@
 //   48  8  documents
 //   56  4  1 where there is a mask, else 0
 //   60  4  CRC-32 of both tables
-//   64  32 SHA-256 of the tokenizer's files, 96 of its chat template, 128 of the converter's
-//   options 160 4  CRC-32 of bytes 48 to 159, then 4 of zero 168    8 for each document:
-//   TokenSource::documents; the mask: TokenSource::mask
+//   64  32 SHA-256 of the tokenizer's files, zero where they are not known
+//   96  32 of its chat template
+//   128 32 of the converter's options
+//   160 4  CRC-32 of bytes 48 to 159, then 4 of zero
+//   168    8 for each document: TokenSource::documents
+//          the mask: TokenSource::mask
 // Then block table: the CRC-32 of each block's bytes; then the tokens.
 // A block is checked when it is read for the first time, so that a corpus of any size opens at
 // once. shardwright.tokens (cli/python/shardwright/tokens.py) makes such files of texts and chats.

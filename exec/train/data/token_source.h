@@ -30,6 +30,8 @@ class TokenSource {
   virtual std::span<const std::uint64_t> documents() const { return {}; }
   /// A bit a token, the lowest of a byte first: whether the loss asks for it. Empty: for all.
   virtual std::span<const std::byte> mask() const { return {}; }
+  /// SHA-256 of the files of the tokenizer that made them. Empty: nobody knows.
+  virtual std::span<const std::byte> tokenizer() const { return {}; }
 };
 
 inline constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;
