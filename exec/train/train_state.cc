@@ -8,6 +8,8 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "sim/core/base/atomic_file.h"
@@ -62,6 +64,47 @@ std::string exported_config(const std::string& text) {
   config.erase("dtype");
   config["torch_dtype"] = "float32";
   return config.dump(2) + "\n";
+}
+
+/// What Transformers kept in files though it follows from the configuration.
+constexpr std::string_view kComputed[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                          ".attention.bias", ".attention.masked_bias"};
+
+/// Whether a file's tensor is the table that embedding and head share, once more.
+bool is_tied_copy(const SafetensorsModel& model, const TensorSpec& tensor,
+                  const ParameterLayout& layout) {
+  if (layout.tied_table() < 0) return false;
+  const ParameterTensor& table = layout.tensor(layout.tied_table());
+  if (tensor.shape != table.stored.file_shape()) return false;
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements
+  std::vector<float> one, other;
+  for (std::int64_t at = 0; at < table.size; at += kPiece) {
+    one.resize(static_cast<std::size_t>(std::min(kPiece, table.size - at)));
+    other.resize(one.size());
+    model.read_floats(tensor.name, at, one);
+    model.read_floats(table.name, at, other);
+    if (one != other) return false;
+  }
+  return true;
+}
+
+/// What a file has beside the model's tensors would be left out of the training and of what is
+/// exported: another model's file.
+void require_no_others(const SafetensorsModel& model, const ParameterLayout& layout,
+                       const std::string& name) {
+  std::set<std::string_view> known;
+  for (const ParameterTensor& tensor : layout.tensors()) known.insert(tensor.name);
+  for (const std::string& other : model.names()) {
+    const bool is_computed =
+        std::any_of(std::begin(kComputed), std::end(kComputed),
+                    [&](std::string_view end) { return other.ends_with(end); });
+    if (known.contains(other) || is_computed || is_tied_copy(model, *model.find(other), layout))
+      continue;
+    throw Error(fmt::format(
+        "{}: tensor {} is none of the model's{}; expected the weights of this "
+        "model's config.json",
+        name, other, layout.tied_table() < 0 ? "" : ", which ties its head to its embedding"));
+  }
 }
 
 /// How the files of a checkpoint's model keep its tensors.
@@ -192,6 +235,7 @@ void load_weights(Executor& executor, const SafetensorsModel& model, const std::
                               fmt::join(found->shape, ", "), fmt::join(expected, ", ")));
     }
   }
+  require_no_others(model, executor.layout(), name);
   for (const OwnedState& state : executor.owned_state()) {
     std::vector<float> values(static_cast<std::size_t>(state.parameter.size));
     const ParameterTensor& tensor = executor.layout().tensor(state.tensor);

@@ -51,8 +51,8 @@ std::vector<CheckpointTensor> tensors_of(const ParameterLayout& layout);
 /// Throws Error when the model or the moments' type is another.
 void restore(Executor& executor, const Plan& plan, const Checkpoint& checkpoint);
 
-/// Parameters from a model in safetensors. Throws Error naming the tensor that lacks or has another
-/// shape.
+/// Parameters from a model in safetensors. Throws Error naming the tensor that lacks, has another
+/// shape or is none of the model's.
 void load_weights(Executor& executor, const SafetensorsModel& model, const std::string& name);
 
 /// Writes config.json and model.safetensors (fp32, in parts of at most `max_part_bytes`) as Hugging

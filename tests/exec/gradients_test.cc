@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <span>
 #include <sstream>
 #include <string>
 
@@ -20,6 +21,8 @@
 #include "tests/exec/staged_training.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::exec {
 namespace {
@@ -222,6 +225,55 @@ TEST(TransformersOnTensorRanks, GiveTheSameWhereRanksShareKeyValueHeads) {
     compare_with_transformers(name, Strategy::kZero2, {k1f1b, 4, 1, 1, 2});
     compare_with_transformers(name, Strategy::kYafsdp, {PipelineKind::kZb1p, 4, 2});
   }
+}
+
+/// Loads a stored model with one tensor more.
+void load_with(const std::string& name, const TensorSpec& more, std::span<const float> values) {
+  const std::filesystem::path folder =
+      std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "reference" / name;
+  const SafetensorsModel stored(folder);
+  std::vector<TensorSpec> specs{more};
+  for (const std::string& known : stored.names()) {
+    specs.push_back(*stored.find(known));
+    specs.back().type = TensorType::kF32;
+  }
+  const shardwright::testing::TempFolder to;
+  write_safetensors_model(to.path(), specs, 1 << 30, [&](const TensorSpec& spec, const auto& give) {
+    std::vector<float> whole(values.begin(), values.end());
+    if (spec.name != more.name) {
+      whole.resize(static_cast<std::size_t>(spec.elements()));
+      stored.read_floats(spec.name, 0, whole);
+    }
+    give(std::as_bytes(std::span(whole)));
+  });
+  const SafetensorsModel written(to.path());
+  Training training;
+  training.model = parse_hf_config(file_text(folder / "config.json"), "config.json", name);
+  training.plan = staged_plan(Strategy::kYafsdp, {k1f1b, 1, 1, 1, 2});
+  training.steps = 1;
+  training.prepare = [&](Executor& executor) { load_weights(executor, written, "w"); };
+  train(training);
+}
+
+// A layer more, or a head of its own where the model ties it, would be left out without a word.
+TEST(Weights, WithTensorsThatTheModelLacksAreRefused) {
+  const SafetensorsModel tied(std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "reference/llama3");
+  const std::string table = "model.embed_tokens.weight";
+  TensorSpec head{"lm_head.weight", TensorType::kF32, tied.find(table)->shape};
+  std::vector<float> values(static_cast<std::size_t>(head.elements()));
+  tied.read_floats(table, 0, values);
+  load_with("llama3", head, values);
+  values.back() += 1;
+  EXPECT_EQ(
+      shardwright::testing::refusal_of([&] { load_with("llama3", head, values); }),
+      "w: tensor lm_head.weight is none of the model's, which ties its head to its embedding; "
+      "expected the weights of this model's config.json");
+  const std::vector<float> few(4);
+  load_with("gpt2", {"transformer.h.0.attn.bias", TensorType::kF32, {2, 2}}, few);
+  const TensorSpec layer{"model.layers.2.mlp.up_proj.weight", TensorType::kF32, {2, 2}};
+  EXPECT_EQ(shardwright::testing::refusal_of([&] { load_with("llama", layer, few); }),
+            "w: tensor model.layers.2.mlp.up_proj.weight is none of the model's; expected the "
+            "weights of this model's config.json");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Transformers,
