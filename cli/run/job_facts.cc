@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -50,7 +51,12 @@ constexpr std::array<std::string_view, 7> kNames = {
     "dtype",        "torch_dtype",  "transformers_version", "use_cache",
     "bos_token_id", "eos_token_id", "pad_token_id"};
 
-constexpr std::string_view kData = "crc32 of the data", kOfConfig = "config.", kOfPlan = "plan.";
+constexpr std::string_view kData = "crc32 of the data", kSequences = "sequences of the data";
+constexpr std::string_view kOfConfig = "config.", kOfPlan = "plan.";
+
+/// Into which sequences the training data fall.
+constexpr std::array<std::string_view, 5> kDivideData = {"seq-len", "format", "documents",
+                                                         "eval-data", "hold-out"};
 
 template <std::size_t N>
 bool is_among(const std::array<std::string_view, N>& keys, std::string_view key) {
@@ -88,9 +94,9 @@ std::string or_nothing(const std::string& value) {
 }
 
 /// Keys of either whose values differ, with the values before and now.
-std::map<std::string, std::pair<std::string, std::string>> differences(const exec::JobFacts& before,
-                                                                       const exec::JobFacts& now) {
-  std::map<std::string, std::pair<std::string, std::string>> all;
+std::map<std::string, std::pair<std::string, std::string>, std::less<>> differences(
+    const exec::JobFacts& before, const exec::JobFacts& now) {
+  std::map<std::string, std::pair<std::string, std::string>, std::less<>> all;
   for (const exec::JobFact& fact : before) all[fact.key].first = fact.value;
   for (const exec::JobFact& fact : now) all[fact.key].second = fact.value;
   std::erase_if(all, [](const auto& entry) { return entry.second.first == entry.second.second; });
@@ -118,7 +124,7 @@ void decide_job(RunOptions& options, const RunSettings& settings, const exec::Da
     facts.push_back({info.key, is_path ? "given" : setting.value, setting.origin});
   }
   facts.push_back({std::string(kData), sums_of(data.files)});
-  facts.push_back({"sequences of the data", fmt::format("{:08x}", data.train->fingerprint())});
+  facts.push_back({std::string(kSequences), fmt::format("{:08x}", data.train->fingerprint())});
   if (data.eval)
     facts.push_back({"evaluation data", fmt::format("{:08x}", data.eval->fingerprint())});
   options.train.job = facts;  // a checkpoint has model and plan
@@ -152,11 +158,24 @@ void require_same_job(const RunOptions& options, const exec::Checkpoint& resumed
                     "--weights, which begins anew with another",
                     resumed.folder().string(), fmt::join(keys, ", ")));
   }
-  for (const auto& [key, values] : differences(before.job, options.train.job)) {
-    if (key != kData || values.first.empty()) continue;
+  const auto moved = differences(before.job, options.train.job);
+  if (const auto data = moved.find(kData); data != moved.end() && !data->second.first.empty()) {
     throw Error(fmt::format("{}: made with other training data: {} was {}, now it is {}",
-                            resumed.folder().string(), key, values.first,
-                            or_nothing(values.second)));
+                            resumed.folder().string(), kData, data->second.first,
+                            or_nothing(data->second.second)));
+  }
+  keys.clear();
+  for (const std::string_view key : kDivideData) {
+    const auto at = moved.find(key);
+    if (at == moved.end()) continue;
+    keys.push_back(fmt::format("--{} {} (now {})", key, or_nothing(at->second.first),
+                               or_nothing(at->second.second)));
+  }
+  if (moved.contains(kSequences) && !keys.empty()) {
+    throw Error(
+        fmt::format("{}: made with {}, which divides the data into other sequences; "
+                    "expected the same, or --weights, which begins anew",
+                    resumed.folder().string(), fmt::join(keys, ", ")));
   }
 }
 
@@ -205,7 +224,7 @@ std::vector<std::string> resume_notes(const RunOptions& options, const exec::Che
   std::vector<std::string> notes;
   const Plan& before = resumed.manifest().plan;
   const Plan& now = options.plan;
-  if (sequences_of_step(now) != sequences_of_step(before) || now.seq_len != before.seq_len) {
+  if (sequences_of_step(now) != sequences_of_step(before)) {
     notes.push_back(fmt::format(
         "a step has {} sequences of {} tokens from here on; up to the checkpoint it had {} of {}",
         sequences_of_step(now), now.seq_len, sequences_of_step(before), before.seq_len));

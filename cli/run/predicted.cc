@@ -10,6 +10,7 @@
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
+#include "sim/core/layout.h"
 #include "sim/pipeline/places_free.h"
 #include "sim/predict.h"
 
@@ -90,6 +91,7 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
     fast.reserved = false;
     profiles::Profile profile = profile_of_run(options, predicted.cluster);
     profile.stack.packs_documents = packs_documents;
+    profile.cluster = filled(std::move(profile.cluster), options.plan.gpus);
     predicted.attention = sim::planned_attention(options.model, options.plan, profile);
     predicted.cluster_file = file_of(profile, options, predicted);
     if (options.plan.numerics.precision != Precision::kFp8)

@@ -249,6 +249,8 @@ std::int64_t gpus_of_each_rack(std::int64_t gpus, std::int64_t rack, std::int64_
 
 Cluster filled(Cluster cluster, std::int64_t gpus) {
   const std::int64_t rack = cluster.gpus_per_node;
+  if (is_rack(rack) && cluster.gpu.is_processor())  // whose ranks are no boards
+    cluster.gpus_per_node = std::min(gpus, rack);
   if (!is_rack(rack) || !cluster.nvlink || gpus <= rack) return cluster;
   const std::int64_t part = gpus_of_each_rack(gpus, rack);
   cluster.nvlink_domain = std::max(cluster.nvlink_domain, rack);

@@ -89,10 +89,10 @@ namespace {
 constexpr std::int64_t kMostRanks = 1 << 20;
 
 void check_divides(std::string_view knob, std::int64_t value, std::int64_t whole,
-                   std::string_view what) {
+                   std::string_view what, std::string_view otherwise = "") {
   if (whole % value == 0) return;
-  throw InvalidPlan(fmt::format("{} is {}, which does not divide {} {}, expected {}", knob, value,
-                                whole, what, nearest_divisors(value, whole)));
+  throw InvalidPlan(fmt::format("{} is {}, which does not divide {} {}, expected {}{}", knob, value,
+                                whole, what, nearest_divisors(value, whole), otherwise));
 }
 
 void check_sizes(const Parallelism& p) {
@@ -180,7 +180,7 @@ void check_tensor(const Plan& plan, const Model& model) {
     }
   }
   if (p.sequence_parallel()) {
-    check_divides("tp", p.tp, plan.seq_len / p.cp, "tokens that sp divides");
+    check_divides("tp", p.tp, plan.seq_len / p.cp, "tokens that sp divides", ", or sp off");
   }
 }
 

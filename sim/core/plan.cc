@@ -58,7 +58,7 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
   SHARDWRIGHT_CHECK(gpus_per_node >= 1, "gpus_per_node is {}", gpus_per_node);
   const bool rack = is_rack(gpus_per_node);
   const std::int64_t unit = rack ? kGpusPerTray : gpus_per_node;
-  if (plan.gpus > unit && plan.gpus % unit != 0) {
+  if (plan.gpus > unit && plan.gpus % unit != 0 && plan.gpus != gpus_per_node) {
     const std::int64_t below = plan.gpus / unit * unit;
     throw InvalidPlan(
         fmt::format("gpus is {}, expected a multiple of the {} GPUs of a {}: {} or {}", plan.gpus,

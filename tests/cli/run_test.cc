@@ -14,6 +14,7 @@
 #include "kernels/random.h"
 #include "sim/core/base/error.h"
 #include "tests/cli/run_fixture.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::cli {
@@ -232,6 +233,17 @@ TEST_F(RunTest, SaysWhatAResumedRunDoesOtherwise) {
                                    "checkpoint it had 4 of 32"));
   EXPECT_THAT(other.err, HasSubstr("spans 10 steps; before it spanned 8"));
   EXPECT_THAT(other.err, HasSubstr("--lr is 2e-2; in the run that is resumed it was 1e-2"));
+  expect_error(run(small("out", {"--resume", "auto", "--seq-len", "16", "--hold-out", "0.1"})), 3,
+               "made with --seq-len 32 (now 16), --hold-out 0.05 (now 0.1), which divides the data "
+               "into other sequences");
+}
+
+// More than a board carries, and no multiple of a tray's.
+TEST_F(RunTest, TheHostHasAsManyRanksAsAreAskedFor) {
+  const ProgramResult result = run(small("out", {"--ranks", "17", "--steps", "1"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("no step time is predicted")));
+  EXPECT_EQ(run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json")}).exit_code, 0);
 }
 
 TEST_F(RunTest, HonoursTheInitialDeviationAndRefusesDropout) {

@@ -3,8 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/text.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::cli {
@@ -48,6 +55,73 @@ TEST(Paint, LeavesTextAloneWithoutColor) {
 TEST(Heading, StandsApart) {
   EXPECT_EQ(heading(Terminal{}, "Memory"), "\nMemory\n");
   EXPECT_EQ(heading(Terminal{.color = true}, "x"), "\n\x1b[1mx\x1b[0m\n");
+}
+
+TEST(Bar, IsAsLongAsItsShare) {
+  const Terminal ascii{};
+  EXPECT_EQ(bar(0.5, 10, ascii), "#####");
+  EXPECT_EQ(bar(1, 10, ascii), "##########");
+  EXPECT_EQ(bar(7, 10, ascii), "##########");
+  const Terminal utf8{.utf8 = true};
+  EXPECT_EQ(bar(0.25, 10, utf8), "██▌");
+  EXPECT_EQ(display_width(bar(1, 10, utf8)), 10);
+}
+
+TEST(Bar, ShowsSomethingForAlmostNothing) {
+  EXPECT_EQ(bar(1e-6, 10, Terminal{}), "#");
+  EXPECT_EQ(bar(1e-6, 10, Terminal{.utf8 = true}), "▏");
+  EXPECT_EQ(bar(0, 10, Terminal{}), "");
+}
+
+TEST(Percent, HasTheDecimalsAskedFor) {
+  EXPECT_EQ(percent(0.3961), "39.6 %");
+  EXPECT_EQ(percent(0.3961, 0), "40 %");
+}
+
+using std::chrono::milliseconds;
+
+// What a Progress of 10 steps writes, with a clock that advances `step` before each update.
+std::string written(const Terminal& terminal, milliseconds step, int updates) {
+  char* buffer = nullptr;
+  std::size_t size = 0;
+  std::FILE* stream = open_memstream(&buffer, &size);
+  Progress::Clock::time_point now{};
+  {
+    Progress progress(terminal, "validate", 10, stream, [&now] { return now; });
+    for (int done = 1; done <= updates; ++done) {
+      now += step;
+      progress.update(done);
+    }
+  }
+  std::fclose(stream);
+  std::string text(buffer, size);
+  std::free(buffer);  // NOLINT: open_memstream allocates with malloc
+  return text;
+}
+
+TEST(Progress, WritesNothingWhereNobodyWatches) {
+  EXPECT_EQ(written(Terminal{.interactive = false}, milliseconds{500}, 10), "");
+}
+
+TEST(Progress, RewritesOneLineAndWipesIt) {
+  const std::string text =
+      written(Terminal{.interactive = true, .columns = 80}, milliseconds{500}, 2);
+  const std::string first = "validate 1/10 [##..................] 10 %";
+  const std::string second = "validate 2/10 [####................] 20 %, 4 s left";
+  EXPECT_EQ(text, "\r" + first + "\r" + second + "\r" + std::string(second.size(), ' ') + "\r");
+}
+
+TEST(Progress, DrawsAtMostTenTimesASecond) {
+  const std::string text =
+      written(Terminal{.interactive = true, .columns = 80}, milliseconds{30}, 10);
+  // 300 ms in all: drawn at 120 ms and 240 ms, then wiped with two more returns.
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\r'), 4);
+}
+
+TEST(Progress, NeverAsWideAsTheTerminal) {
+  const std::string text =
+      written(Terminal{.interactive = true, .columns = 40}, milliseconds{500}, 1);
+  EXPECT_EQ(text.find('\r', 1), 40U);
 }
 
 }  // namespace

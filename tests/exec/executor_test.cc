@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a plan may choose without changing the result: recomputation, buffers, streams. And what the
 // executor promises beside numbers: memory to the byte, poison that shows, a timeline that keeps
-// the order of events.
+// the order of events, a range for each operation that a profiler sees.
 #include "exec/executor.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <utility>
 
+#include "exec/range_marker.h"
 #include "profiles/profile.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/executed_plan.h"
@@ -454,6 +456,35 @@ TEST(MeasuredTimeline, IsWrittenLikeAPredictedOne) {
   EXPECT_TRUE(names.contains("layer1.backward.down_projection.weight_gradient"))
       << ::testing::PrintToString(names);
   std::filesystem::remove(path);
+}
+
+/// Keeps the names of ranges, which must not overlap.
+class Ranges final : public RangeMarker {
+ public:
+  void begin(const std::string& name) override {
+    EXPECT_FALSE(open_) << name;
+    open_ = true;
+    names.insert(name);
+  }
+  void end() override { open_ = false; }
+
+  std::set<std::string> names;
+
+ private:
+  bool open_ = false;
+};
+
+TEST(RangeMarker, HearsOfEveryKindOfOperation) {
+  Training training;
+  training.plan = tiny_plan(Strategy::kYafsdp, 1);
+  Ranges ranges;
+  training.options.ranges = &ranges;
+  const auto marked = train(training);
+  for (const char* name : {"forward all_gather", "reduce reduce_scatter", "forward attention"}) {
+    EXPECT_TRUE(ranges.names.contains(name)) << ::testing::PrintToString(ranges.names);
+  }
+  training.options.ranges = nullptr;
+  expect_same_training(marked, train(training));
 }
 
 // Refusals.

@@ -13,9 +13,9 @@ MODEL = {"model": "llama-3-8b", "cluster": "dgx-h100"}
 PLAIN = ["--model", "llama-3-8b", "--cluster", "dgx-h100"]
 
 
-def without_clock(text):
-    """What depends on how fast this machine is, or on when it was asked, taken out."""
-    text = re.sub(r"simulated; [0-9.]+ m?s\.", "simulated.", text)
+def of_anywhere(text):
+    """What depends on this machine, on what a build can besides planning, or on when it was asked, taken out."""
+    text = re.sub(r'simulated; [0-9.]+ m?s\.|"why_not_here": ("(\\.|[^"\\])*"|null)', "", text)
     return re.sub(r'"(seconds|seconds_with_reasons|age_days|simulated|pruned|considered|predicted_in_full)": [0-9.e-]+', r'"\1": 0', text)
 
 
@@ -34,14 +34,14 @@ def test_predict(program, keywords, words):
     code, said, told = program.run("predict", *words, "--json")
     result = shardwright.predict(**keywords)
     assert code == 0, told
-    assert result.json == said
-    assert result.to_dict() == json.loads(said)
+    assert of_anywhere(result.json) == of_anywhere(said)
+    assert result.to_dict() == json.loads(result.json)
 
 
 def test_tune(program):
     words = [*PLAIN, "--gpus", "16", "--strategy", "fsdp2", "--threads", "1"]
     tuning = shardwright.tune(**MODEL, gpus=16, strategy="fsdp2", threads=1)
-    assert without_clock(tuning.json) == without_clock(program.run("tune", *words, "--json")[1])
+    assert of_anywhere(tuning.json) == of_anywhere(program.run("tune", *words, "--json")[1])
     assert tuning.best.prediction.iteration_time_s == tuning.top[0].prediction.iteration_time_s
     assert isinstance(tuning.best.plan, shardwright.Plan)
 
@@ -49,7 +49,7 @@ def test_tune(program):
 def test_size(program):
     goal = ["--model", "llama-3-8b", "--tokens", "1T", "--deadline", "30d", "--clusters", "dgx-h100", "--gpus", "256"]
     sizing = shardwright.size(model="llama-3-8b", tokens="1T", deadline="30d", clusters="dgx-h100", gpus=256)
-    assert without_clock(sizing.json) == without_clock(program.run("size", *goal, "--json")[1])
+    assert of_anywhere(sizing.json) == of_anywhere(program.run("size", *goal, "--json")[1])
     assert sizing.recommended.gpus == 256
     assert sizing.page.startswith("<!DOCTYPE html>")
 
@@ -67,7 +67,7 @@ def test_inspect(program):
 
 def test_export(program):
     result = shardwright.export(**MODEL, strategy="fsdp2", format="torchtitan")
-    assert result.json == program.run("export", *PLAIN, "--strategy", "fsdp2", "--format", "torchtitan", "--json")[1]
+    assert of_anywhere(result.json) == of_anywhere(program.run("export", *PLAIN, "--strategy", "fsdp2", "--format", "torchtitan", "--json")[1])
     assert str(result) == result.settings and "parallelism" in result.settings
 
 
@@ -79,7 +79,7 @@ def test_settings_of_a_trainer(program, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     path = str(tmp_path / name)
     result = shardwright.import_config(path, cluster="dgx-h100", gpus=16)
-    assert result.json == program.run("import-config", path, "--cluster", "dgx-h100", "--gpus", "16", "--json")[1]
+    assert of_anywhere(result.json) == of_anywhere(program.run("import-config", path, "--cluster", "dgx-h100", "--gpus", "16", "--json")[1])
     assert result.plan.micro_batch == 2
 
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 
 #include "sim/core/base/check.h"
@@ -24,6 +25,8 @@ namespace {
       setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);
     }
   }
+  // As a shell starts it, whatever ignores signals around the tests.
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_DFL);
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
