@@ -85,10 +85,11 @@ std::vector<ChunkContent> from_layout(const Model& model, const Plan& plan, std:
     fail_layout(text,
                 fmt::format("{} chunks, pp times virtual_stages, not {}", parts, chunks.size()));
   }
-  std::int64_t layers = 0;
+  std::int64_t layers = 0, predictions = 0;
   for (ChunkContent& chunk : chunks) {
     chunk.first_layer = layers;
     layers += chunk.layers;
+    predictions += chunk.extra_predictions;
     const bool is_end = &chunk == &chunks.front() || &chunk == &chunks.back();
     if (chunk.layers + chunk.extra_predictions == 0 && !is_end)
       fail_layout(text, "t or m in each chunk between the first and the last");
@@ -96,8 +97,14 @@ std::vector<ChunkContent> from_layout(const Model& model, const Plan& plan, std:
   if (layers != model.layers) {
     fail_layout(text, fmt::format("the {} layers of the model, not {}", model.layers, layers));
   }
-  if (!chunks.front().embedding || !chunks.back().head) {
-    fail_layout(text, "E in the first chunk and L in the last one");
+  if (predictions != model.mtp_layers) {
+    fail_layout(text, fmt::format("m as often as the model predicts further tokens, {}, not {}",
+                                  model.mtp_layers, predictions));
+  }
+  const bool once = std::count(places.begin(), places.end(), 'E') == 1 &&
+                    std::count(places.begin(), places.end(), 'L') == 1;
+  if (!once || !chunks.front().embedding || !chunks.back().head) {
+    fail_layout(text, "one E, in the first chunk, and one L, in the last one");
   }
   return chunks;
 }

@@ -327,6 +327,7 @@ TEST(StagesTest, SoftwareThatBalancesCostGivesTheHeadFewerLayers) {
 TEST(StagesTest, LayoutStringsAreMegatrons) {
   Model model = llama_70b();
   model.layers = 61;
+  model.mtp_layers = 1;
   Plan plan = plan_of(256, 1, 16, 64);
   plan.parallel.virtual_stages = 2;
   plan.parallel.pp_layout = "Et*3|(tt|)*29m|L";
@@ -337,10 +338,11 @@ TEST(StagesTest, LayoutStringsAreMegatrons) {
   EXPECT_EQ(chunks[30].extra_predictions, 1);
   EXPECT_EQ(chunks.back().layers, 0);
   EXPECT_TRUE(chunks.back().head);
-  plan.parallel.pp_layout = "Et|L";
-  EXPECT_THROW(partition_layers(model, plan, h100().stack), Error);
-  plan.parallel.pp_layout = "E(t|L";
-  EXPECT_THROW(partition_layers(model, plan, h100().stack), Error);
+  for (const char* wrong : {"Et|L", "E(t|L", "Et*3|(tt|)*30L", "Et*3|(tt|)*29mm|L",
+                            "Et*3|(tt|)*28E(tt|)m|L", "Et*3|(tt|)*28L(tt|)m|L"}) {
+    plan.parallel.pp_layout = wrong;
+    EXPECT_THROW(partition_layers(model, plan, h100().stack), Error) << wrong;
+  }
   plan.parallel.pp_layout = "Et*3||(tt|)*29L";
   EXPECT_EQ(shardwright::testing::refusal_of([&] { partition_layers(model, plan, h100().stack); }),
             "pp_layout is 'Et*3||(tt|)*29L', expected t or m in each chunk between the first and "
