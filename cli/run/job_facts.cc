@@ -222,6 +222,8 @@ bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
 
 std::vector<std::string> resume_notes(const RunOptions& options, const exec::Checkpoint& resumed) {
   std::vector<std::string> notes;
+  if (!options.weights.empty())
+    notes.push_back(fmt::format("{} is not read: the checkpoint has the weights", options.weights));
   const Plan& before = resumed.manifest().plan;
   const Plan& now = options.plan;
   if (sequences_of_step(now) != sequences_of_step(before)) {

@@ -107,7 +107,7 @@ exec::TrainOptions train_options(const RunSettings& settings) {
   train.adamw.weight_decay = settings.number("weight-decay", kNotNegative);
   train.adamw.beta1 = settings.number("beta1", {0, 0.999999});
   train.adamw.beta2 = settings.number("beta2", {0, 0.999999});
-  train.adamw.eps = settings.number("eps", kNotNegative);
+  train.adamw.eps = settings.number("eps", {1e-30, 1});  // 0: nothing over nothing is no number
   train.clip.max_norm = settings.number("clip", kNotNegative);
   train.clip.skip_above = settings.number("skip-above", kNotNegative);
   train.max_loss = settings.number("max-loss", kNotNegative);

@@ -400,7 +400,7 @@ class RunVerb : public Verb {
     if (!checkpoint.empty()) shown(fmt::format("checkpoint: {}", checkpoint.string()));
     if (!model.empty()) shown(fmt::format("model: {}", model.string()));
     if (!options.trace.empty()) shown(fmt::format("trace: {}", options.trace));
-    if (train.interrupted) {
+    if (train.interrupted && options.train.saves) {
       shown(
           fmt::format("to go on: shardwright run --config {}/run.ini --resume auto", options.out));
     }
