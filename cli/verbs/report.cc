@@ -68,7 +68,8 @@ class ReportVerb : public Verb {
     if (!trace_.empty()) {
       sim::StepTrace drawn = sim::read_step_trace(trace_);
       if (!steps.empty()) sim::expect_same_model(drawn, steps.front());
-      steps.assign(1, std::move(drawn));
+      steps.clear();
+      steps.push_back(std::move(drawn));
     }
     for (const sim::StepTrace& step : steps) page["timelines"].push_back(drawn_step(step));
     if (measured) page["measured"] = drawn_step(*measured);

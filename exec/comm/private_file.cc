@@ -49,10 +49,10 @@ std::string open_to_others(const fs::path& folder) {
 
 fs::path private_folder(const Environment& environment) {
   if (const auto runtime = environment("XDG_RUNTIME_DIR")) {
-    const fs::path folder = *runtime;
+    fs::path folder = *runtime;
     if (folder.is_absolute() && open_to_others(folder).empty()) return folder;
   }
-  const fs::path folder = fs::temp_directory_path() / fmt::format("shardwright-{}", ::geteuid());
+  fs::path folder = fs::temp_directory_path() / fmt::format("shardwright-{}", ::geteuid());
   ::mkdir(folder.c_str(), 0700);  // it may be there
   const std::string why = open_to_others(folder);
   if (why.empty()) return folder;

@@ -524,7 +524,8 @@ const cuda::AttentionChoice& CudaDevice::attention_for(const kc::AttentionProble
       attention_.choose(problem, {.wish = options_.attention,
                                   .deterministic = options_.deterministic,
                                   .most_forward_bytes = scratch});
-  return chosen_attention_.emplace_back(problem, std::move(choice)).choice;
+  chosen_attention_.push_back({problem, std::move(choice)});
+  return chosen_attention_.back().choice;
 }
 
 cuda::AttentionChoice CudaDevice::choose_attention(const kernels::AttentionShape& shape,

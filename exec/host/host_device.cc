@@ -111,7 +111,7 @@ HostDevice::HostDevice(kernels::host::Parallel& parallel, StreamClocks::Processo
 }
 
 HostDevice::~HostDevice() {
-  drain();
+  HostDevice::drain();
 }
 
 std::unique_ptr<Allocation> HostDevice::allocate(Bytes bytes) {

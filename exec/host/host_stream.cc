@@ -39,7 +39,7 @@ void HostEvent::await(std::uint64_t number) const {
 
 HostStream::HostStream(std::string name, Failure& failure, const kernels::RandomStream* delays)
     : name_(std::move(name)), failure_(failure), delays_(delays != nullptr) {
-  if (delays_) random_ = *delays;
+  if (delays != nullptr) random_ = *delays;
   thread_ = std::thread([this] { work(); });
 }
 

@@ -117,7 +117,7 @@ TEST(Export, WhatATrainerDoesOtherwiseIsAlwaysRemarkedOn) {
             ++changes;
             const bool explained =
                 std::any_of(settings.remarks.begin(), settings.remarks.end(),
-                            [&](const Remark& r) { return explains(r.knob, knob); });
+                            [&knob = knob](const Remark& r) { return explains(r.knob, knob); });
             EXPECT_TRUE(explained) << trainer.name << " changes " << knob << " of "
                                    << name_of(plan.strategy) << " in silence";
           }

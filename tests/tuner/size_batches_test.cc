@@ -135,8 +135,8 @@ TEST(SizeBatches, NoBatchThatMayBeChosenIsBetterOverRandomRequests) {
     if (days <= 0) continue;
     const std::int64_t replicas = gpus >> random() % 6;
     if (replicas == 0 || gpus % replicas != 0) continue;
-    const auto most =
-        static_cast<std::int64_t>(job.run.published_tokens) / job.fixed.seq_len / replicas;
+    const auto most = static_cast<std::uint64_t>(job.run.published_tokens /
+                                                 static_cast<double>(job.fixed.seq_len * replicas));
     if (most < 1) continue;
     SizingJob other = job;
     other.fixed.global_batch = replicas * static_cast<std::int64_t>(1 + random() % most);
@@ -159,7 +159,8 @@ TEST(SizeBatches, MoreGpusTakeNoMoreDaysOverRandomRequests) {
     const std::vector<Offer>& offer = clusters()[random() % clusters().size()];
     const Model model = model_of(name);
     const std::int64_t nodes = 1 + static_cast<std::int64_t>(random() % (1U << (2 + random() % 9)));
-    const std::int64_t more = nodes + 1 + static_cast<std::int64_t>(random() % nodes);
+    const std::int64_t more =
+        nodes + 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(nodes));
     const SizingJob few = asked(model, tokens, 8 * nodes), many = asked(model, tokens, 8 * more);
     const double sequences = many.run.published_tokens / static_cast<double>(many.fixed.seq_len);
     if (static_cast<double>(*many.gpus) > sequences) continue;

@@ -139,7 +139,8 @@ SHARDWRIGHT_INLINE float join_lanes(Vec v, Join join) {
 #else
     IntVec rotated;
 #pragma GCC unroll 16
-    for (int lane = 0; lane < kWidth; ++lane) rotated[lane] = (lane + half) % kWidth;
+    for (int lane = 0; lane < kWidth; ++lane)
+      rotated[lane] = static_cast<int>((lane + half) % kWidth);
     v = join(v, __builtin_shuffle(v, rotated));
 #endif
   }
