@@ -63,6 +63,10 @@ class Observer {
                       trace_.name));
     }
     set_.notes = trace_.left_out;
+    if (trace_.origin.device.empty()) {
+      set_.notes.push_back(fmt::format(
+          "{} is a predicted trace, so what is fitted to it is the prediction", trace_.name));
+    }
     for (const profiles::LeftOut& left_out : {foreign_, empty_, no_link_, early_}) {
       if (left_out.count > 0) set_.left_out.push_back(left_out);
     }

@@ -203,7 +203,7 @@ class Reader {
       span.micro_batch = static_cast<std::int32_t>(micro_batch);
     }
     span.begin_ns = nanoseconds(event, "ts");
-    span.end_ns = span.begin_ns + std::max<Nanoseconds>(0, nanoseconds(event, "dur"));
+    span.end_ns = span.begin_ns + duration(event);
     stage_slices_.push_back({process, integer_of(event, "tid", 0), span});
     return true;
   }
@@ -216,7 +216,7 @@ class Reader {
     slice.id = integer_of(args, "id", -1);
     slice.step = step_of(args);
     slice.begin_ns = nanoseconds(event, "ts");
-    slice.end_ns = slice.begin_ns + std::max<Nanoseconds>(0, nanoseconds(event, "dur"));
+    slice.end_ns = slice.begin_ns + duration(event);
     if (slice.id < 0 || !args.contains("kind")) {
       slice.id = -1;
     } else {
@@ -232,6 +232,12 @@ class Reader {
     if (std::abs(value) <= kMost) return std::llround(value * 1e3);
     fail(fmt::format("a slice's {} is {:g}, expected microseconds of at most {:g}", key, value,
                      kMost));
+  }
+
+  Nanoseconds duration(const json& event) const {
+    const Nanoseconds lasts = nanoseconds(event, "dur");
+    if (lasts < 0) fail(fmt::format("a slice's dur is {} ns, expected at least 0", lasts));
+    return lasts;
   }
 
   /// Timelines of one file may be of different plans, so that ids count within one.

@@ -198,6 +198,10 @@ double TraceComparison::share(double seconds) const {
 }
 
 TraceComparison compare_traces(const StepTrace& predicted, const StepTrace& measured) {
+  if (!predicted.origin.device.empty() && measured.origin.device.empty()) {
+    throw Error(fmt::format("{}: was measured and {} was not, expected the predicted trace first",
+                            predicted.name, measured.name));
+  }
   const StepSummary left = summary_of(predicted);
   const StepSummary right = summary_of(measured);
   if (left.step_s <= 0) {

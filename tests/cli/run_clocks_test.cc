@@ -66,6 +66,7 @@ TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
       0);
   const ProgramResult compared = run({SHARDWRIGHT_BINARY, "compare", predicted, trace, "--json"});
   ASSERT_EQ(compared.exit_code, 0) << compared.err;
+  EXPECT_EQ(run({SHARDWRIGHT_BINARY, "compare", trace, predicted}).exit_code, 3) << "turned round";
   const auto answer = nlohmann::json::parse(compared.out);
   EXPECT_EQ(answer.at("plan_differences").size(), 0u);
   // Steps of a trace follow one another; none is as long as all of them.

@@ -109,6 +109,7 @@ TEST(StageTrace, CalibratesToTheProfileThatPredictedIt) {
       json::parse(done({"calibrate", "--trace", path, "--base", "dgx-h100", "--stack",
                         "torch-compile", "--out", temp_path("profile.json"), "--json"})
                       .out);
+  EXPECT_THAT(calibrated.at("notes").dump(), HasSubstr("is a predicted trace"));
   int groups = 0;
   for (const json& group : calibrated.at("groups")) {
     if (group.at("group") != "products" && group.at("group") != "attention" &&

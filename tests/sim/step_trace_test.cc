@@ -203,6 +203,7 @@ TEST_F(StepTraceTest, RefusesWhatIsNoStep) {
               HasSubstr("is both"));
   EXPECT_THAT(said([](json& d) { first_slice(d)["ts"] = 1e300; }), HasSubstr("1e+300"));
   EXPECT_THAT(said([](json& d) { first_slice(d)["dur"] = -1e300; }), HasSubstr("dur"));
+  EXPECT_THAT(said([](json& d) { first_slice(d)["dur"] = -0.5; }), HasSubstr("dur is -500 ns"));
   EXPECT_THAT(said([](json& d) { first_slice(d)["args"]["step"] = -1; }), HasSubstr("step -1"));
   EXPECT_THAT(said([](json& d) { first_slice(d)["args"]["step"] = std::int64_t{1} << 40; }),
               HasSubstr("step 1099511627776"));
