@@ -93,10 +93,16 @@ std::string or_nothing(const std::string& value) {
   return value.empty() ? "nothing" : value;
 }
 
+using BeforeAndNow = std::pair<std::string, std::string>;
+
+std::string moved_text(std::string_view key, const BeforeAndNow& values) {
+  return fmt::format("{} {} (now {})", key, or_nothing(values.first), or_nothing(values.second));
+}
+
 /// Keys of either whose values differ, with the values before and now.
-std::map<std::string, std::pair<std::string, std::string>, std::less<>> differences(
-    const exec::JobFacts& before, const exec::JobFacts& now) {
-  std::map<std::string, std::pair<std::string, std::string>, std::less<>> all;
+std::map<std::string, BeforeAndNow, std::less<>> differences(const exec::JobFacts& before,
+                                                             const exec::JobFacts& now) {
+  std::map<std::string, BeforeAndNow, std::less<>> all;
   for (const exec::JobFact& fact : before) all[fact.key].first = fact.value;
   for (const exec::JobFact& fact : now) all[fact.key].second = fact.value;
   std::erase_if(all, [](const auto& entry) { return entry.second.first == entry.second.second; });
@@ -149,8 +155,7 @@ void require_same_job(const RunOptions& options, const exec::Checkpoint& resumed
   std::vector<std::string> keys;
   for (const auto& [key, values] :
        differences(facts_of_config(before.config), facts_of_config(options.config))) {
-    keys.push_back(fmt::format("{} {} (now {})", key.substr(kOfConfig.size()),
-                               or_nothing(values.first), or_nothing(values.second)));
+    keys.push_back(moved_text(key.substr(kOfConfig.size()), values));
   }
   if (!is_same_model) {
     throw Error(
@@ -164,18 +169,16 @@ void require_same_job(const RunOptions& options, const exec::Checkpoint& resumed
                             resumed.folder().string(), kData, data->second.first,
                             or_nothing(data->second.second)));
   }
-  keys.clear();
+  std::vector<std::string> dividing;
   for (const std::string_view key : kDivideData) {
-    const auto at = moved.find(key);
-    if (at == moved.end()) continue;
-    keys.push_back(fmt::format("--{} {} (now {})", key, or_nothing(at->second.first),
-                               or_nothing(at->second.second)));
+    if (const auto at = moved.find(key); at != moved.end())
+      dividing.push_back("--" + moved_text(key, at->second));
   }
-  if (moved.contains(kSequences) && !keys.empty()) {
+  if (moved.contains(kSequences) && !dividing.empty()) {
     throw Error(
         fmt::format("{}: made with {}, which divides the data into other sequences; "
                     "expected the same, or --weights, which begins anew",
-                    resumed.folder().string(), fmt::join(keys, ", ")));
+                    resumed.folder().string(), fmt::join(dividing, ", ")));
   }
 }
 

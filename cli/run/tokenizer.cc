@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,6 +65,17 @@ exec::Digest hash_of_tokenizer(const fs::path& folder) {
     all += fmt::format("{} {}\n{}", name, text.size(), text);
   }
   return exec::sha256(std::as_bytes(std::span(all)));
+}
+
+/// Hashes of the tokenizer in the folder, if one is given, and of bytes. Its files, which may be
+/// large, are read when they are first asked for.
+std::function<std::vector<exec::Digest>()> known_tokenizers(fs::path folder, bool bytes) {
+  return [folder = std::move(folder), bytes, known = std::vector<exec::Digest>()]() mutable {
+    if (!known.empty()) return known;
+    if (!folder.empty()) known.push_back(hash_of_tokenizer(folder));
+    if (bytes) known.push_back(exec::sha256(std::as_bytes(std::span(std::string_view("bytes")))));
+    return known;
+  };
 }
 
 /// What Python is given: the file that comes with this program, else the module of the package.
@@ -173,10 +185,8 @@ void apply_tokenizer(RunOptions& options, const RunSettings& settings) {
   if (!is_auto && !takes_bytes && folders.empty())
     settings.fail("tokenizer", "auto, bytes or a folder with a tokenizer");
   const fs::path folder = folders.empty() ? fs::path() : folders.front();
-  std::vector<exec::Digest>& known = options.data.tokenizers;
-  if (!folder.empty()) known.push_back(hash_of_tokenizer(folder));
-  if (options.data.bytes || (takes_bytes && !known.empty()))
-    known.push_back(exec::sha256(std::as_bytes(std::span(std::string_view("bytes")))));
+  if (options.data.bytes || !folder.empty())
+    options.data.tokenizers = known_tokenizers(folder, takes_bytes);
   options.data.tokenizer_name = folder.empty() ? "bytes" : folder.string();
   if (takes_bytes) return;
   const char* chosen = std::getenv("SHARDWRIGHT_PYTHON");

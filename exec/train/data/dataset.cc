@@ -314,10 +314,10 @@ std::int64_t held_out(std::int64_t all, std::int64_t least, const DataOptions& o
 void require_tokenizer(const TokenSource& source, const std::string& path,
                        const DataOptions& options) {
   const std::span<const std::byte> made = source.tokenizer();
-  if (made.empty() || options.tokenizers.empty()) return;
-  const bool is_known =
-      std::any_of(options.tokenizers.begin(), options.tokenizers.end(),
-                  [&](const Digest& known) { return std::ranges::equal(known, made); });
+  if (made.empty() || !options.tokenizers) return;
+  const std::vector<Digest> all = options.tokenizers();
+  const bool is_known = std::any_of(
+      all.begin(), all.end(), [&](const Digest& known) { return std::ranges::equal(known, made); });
   if (is_known) return;
   throw Error(
       fmt::format("{0}: its tokens are of another tokenizer than that of {1}; expected a "

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -135,8 +136,9 @@ struct DataOptions {
   std::int64_t vocab = 0;
   bool bytes = false;  // texts are asked for as bytes, whatever the vocabulary (require_bytes)
   /// Hashes of the tokenizers of the model, of one of which the tokens of a file must be
-  /// (TokenSource::tokenizer); empty: of any. And where the first of them is.
-  std::vector<Digest> tokenizers{};
+  /// (TokenSource::tokenizer); none: of any. Asked for where a file names its own. And where the
+  /// first of them is.
+  std::function<std::vector<Digest>()> tokenizers{};
   std::string tokenizer_name{};
   DocumentEnds ends{};     // of what is no fine-tuning
   bool checks = false;     // every token now, not when it is met
