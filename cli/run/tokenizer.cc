@@ -155,7 +155,7 @@ std::string name_beside(const std::string& data, const std::string& before) {
   std::string name = fs::path(data).lexically_normal().stem().string();
   if (name.empty() || name.find_first_of("*?[") != std::string::npos) name = "data";
   name += ".tok";
-  while (before.find(name) != std::string::npos) name = "other-" + name;
+  while (before.find(name) != std::string::npos) name.insert(0, "other-");
   return name;
 }
 
