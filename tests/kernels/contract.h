@@ -153,7 +153,8 @@ class OnDevice {
         count_(values.size()),
         offset_(static_cast<std::size_t>(offset)) {
     std::vector<unsigned char> all((offset_ + count_) * sizeof(T) + kBehind, kAround);
-    std::memcpy(all.data() + offset_ * sizeof(T), values.data(), count_ * sizeof(T));
+    if (count_ > 0)
+      std::memcpy(all.data() + offset_ * sizeof(T), values.data(), count_ * sizeof(T));
     memory_ = device.allocate(std::ssize(all));
     device.copy(stream, memory_->data(), all.data(), std::ssize(all));
     device.synchronize();
@@ -172,7 +173,7 @@ class OnDevice {
     EXPECT_TRUE(std::all_of(all.begin() + static_cast<std::ptrdiff_t>(end), all.end(), untouched))
         << "a write behind the array";
     std::vector<T> values(count_);
-    std::memcpy(values.data(), all.data() + begin, count_ * sizeof(T));
+    if (count_ > 0) std::memcpy(values.data(), all.data() + begin, count_ * sizeof(T));
     return values;
   }
   /// As doubles.
