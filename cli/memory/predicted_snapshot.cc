@@ -47,9 +47,10 @@ void write_frames(PickleWriter& out, const std::string& what, const std::string&
   out.end_list();
 }
 
-class Drawing {
+class SnapshotDrawing {
  public:
-  explicit Drawing(bool expandable) : allocator_(options(expandable)), expandable_(expandable) {
+  explicit SnapshotDrawing(bool expandable)
+      : allocator_(options(expandable)), expandable_(expandable) {
     events_.begin_list();
   }
 
@@ -208,7 +209,7 @@ std::string predicted_snapshot(const sim::Job& job, const Plan& plan) {
   const bool expandable =
       drawn.allocator == AllocatorKind::kExpandable ||
       (drawn.allocator == AllocatorKind::kStack && stack.allocator.expandable_segments);
-  Drawing drawing(expandable);
+  SnapshotDrawing drawing(expandable);
   std::int32_t number = 0;
   for (const PersistentTensor& tensor : schedule.persistent) {
     drawing.acquire({Tensor::kNone, --number}, tensor.bytes, 0,

@@ -84,9 +84,9 @@ pid_t start_rank(std::vector<std::string> words, int rank, int ranks, const sigs
 
 /// The processes that live; what leaves it is dead. What others than rank 0 say is kept, because
 /// all mostly say the same.
-class Ranks {
+class RankProcesses {
  public:
-  ~Ranks() {
+  ~RankProcesses() {
     pass_on(SIGKILL);
     for (const pid_t pid : pids_) {
       if (pid > 0) ::waitpid(pid, nullptr, 0);
@@ -150,7 +150,7 @@ std::vector<std::string> own_words() {
 int run_processes(const std::vector<std::string>& words, int ranks, double grace_s) {
   constexpr double kLook_s = 1;  // signals of children may be one for several
   const HeldSignals signals;
-  Ranks alive;
+  RankProcesses alive;
   alive.start_all(words, ranks, signals.before());
   int code = 0, failed = -1;
   bool first_spoke = false;  // rank 0 ended with a sentence of its own

@@ -28,7 +28,7 @@ struct Kernel {
   WorkKind work = WorkKind::kMemory;
 };
 
-StepPart part_of(Phase phase) {
+StepPart step_part_of(Phase phase) {
   switch (phase) {
     case Phase::kForward:
     case Phase::kLoss:
@@ -91,11 +91,11 @@ StepParts part_times(const Schedule& schedule, const Timeline& timeline) {
     if (span.id < 0 || static_cast<std::size_t>(span.id) >= op_of.size()) continue;
     const Op& op = schedule.ops[op_of[static_cast<std::size_t>(span.id)]];
     if (!is_collective(op.kind)) {
-      kernels.push_back({span.begin_ns, span.end_ns, part_of(op.phase), op.work.kind});
+      kernels.push_back({span.begin_ns, span.end_ns, step_part_of(op.phase), op.work.kind});
       continue;
     }
     collectives.emplace_back(span.begin_ns, span.end_ns);
-    PartTimes& issued_in = part(part_of(op.phase));
+    PartTimes& issued_in = part(step_part_of(op.phase));
     const bool gather = op.kind == OpKind::kAllGather || op.kind == OpKind::kBroadcast;
     (gather ? issued_in.gathers_s : issued_in.reductions_s) +=
         seconds_of(span.end_ns - span.begin_ns);

@@ -536,7 +536,7 @@ TEST(HfHybrids, WhatDoesNotFitTogetherIsRefused) {
 
 // Ling's linear attention: files say use_qk_norm, which is what one means that lacks it.
 TEST(HfRecurrent, LingsNormsOfHeadsAreRead) {
-  const json ling = with(family("bailing_moe_linear", "BailingMoeLinearV2ForCausalLM"),
+  const json ling = with(testing::family("bailing_moe_linear", "BailingMoeLinearV2ForCausalLM"),
                          {{"num_hidden_layers", 5},
                           {"num_experts", 8},
                           {"num_experts_per_tok", 2},

@@ -189,11 +189,11 @@ std::string failure_sentence(const Sized& option, const tuner::RunConditions& ru
 
 /// The part of the growth that is largest.
 std::string main_cause(const tuner::Causes& causes, double dearer) {
-  struct Part {
+  struct GrowthPart {
     double share;
     const char* words;
   };
-  const Part parts[] = {
+  const GrowthPart parts[] = {
       {causes.communication, "communication that no kernel hides"},
       {causes.compute, "kernels, which are smaller or recompute more"},
       {causes.host, "the host"},
@@ -203,7 +203,7 @@ std::string main_cause(const tuner::Causes& causes, double dearer) {
   };
   const auto* most =
       std::max_element(std::begin(parts), std::end(parts),
-                       [](const Part& a, const Part& b) { return a.share < b.share; });
+                       [](const GrowthPart& a, const Part& b) { return a.share < b.share; });
   return fmt::format("{} of that is {}", percent(std::min(1.0, most->share / dearer), 0),
                      most->words);
 }
