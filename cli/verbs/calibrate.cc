@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "cli/flags/plan_flags.h"
 #include "cli/render/measured/calibration.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_file.h"
@@ -42,8 +41,6 @@ class CalibrateVerb : public Verb {
         .type_name("FILE");
     command.add("--model", model_, "what was trained, for traces that do not say")
         .type_name("NAME|PATH");
-    command.add("--plan", plan_, "the plan to find the most useful measurement for")
-        .type_name("FILE");
     command.add("--gpus-per-node", gpus_per_node_, "of the traced job; of the base, unless given");
     command.add("--check", check_, "say whether this profile still holds; exit with 6 if not")
         .type_name("PROFILE");
@@ -80,16 +77,8 @@ class CalibrateVerb : public Verb {
     const sim::FileCalibration done = sim::calibrate_files(request);
     if (!out_.empty()) sim::write_calibrated(out_, done.file, done.result);
     if (!stack_out_.empty()) write_stack(request, done);
-    std::optional<sim::AskedPlan> asked = asked_plan(done.file.base);
-    const sim::TimeOf time = sim::time_asked_for(done, asked);
-    const CalibrationReport report{done.result,
-                                   done.gathered.set,
-                                   done.file.base,
-                                   out_,
-                                   asked ? asked->words : "",
-                                   sim::next_measurement(done.result, time),
-                                   done.rows_left_out,
-                                   done.file.facts};
+    const CalibrationReport report{done.result, done.gathered.set,  done.file.base,
+                                   out_,        done.rows_left_out, done.file.facts};
     fmt::print(results(), "{}",
                json_ ? calibration_json(report) : calibration_text(report, context.out));
     return ExitCode::kDone;
@@ -111,20 +100,8 @@ class CalibrateVerb : public Verb {
                        found.changes.size()));
   }
 
-  /// The plan that --plan asks about.
-  std::optional<sim::AskedPlan> asked_plan(const std::string& base) const {
-    if (!plan_) return std::nullopt;
-    PlanFlags flags;
-    flags.plan_file = plan_;
-    flags.model = model_;
-    flags.cluster = base;
-    sim::Job job = resolve(flags);
-    return sim::AskedPlan{std::move(job.model), job.plans.front(),
-                          fmt::format("{} by {}", job.model_name, *plan_)};
-  }
-
   std::vector<std::string> traces_, logs_, merge_;
-  std::optional<std::string> base_, stack_, model_, plan_, check_;
+  std::optional<std::string> base_, stack_, model_, check_;
   std::optional<std::int64_t> gpus_per_node_;
   std::string out_, stack_out_;
   bool json_ = false, force_ = false;

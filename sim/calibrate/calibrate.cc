@@ -85,15 +85,15 @@ CalibrationResult calibrate(const profiles::Profile& base, const std::vector<Mea
   CalibrationResult result;
   keep_predictable(base, rows, result);
   EditableProfile profile(base);
-  result.sharing = sharing_of(base, result.rows);
+  const Sharing sharing = sharing_of(base, result.rows);
   const FitOptions fit_options{options.level, true};
   for (const CostGroup group :
        {CostGroup::kProducts, CostGroup::kAttention, CostGroup::kMemory, CostGroup::kCollectives,
         CostGroup::kHost, CostGroup::kContention}) {
-    GroupFit fit = group == CostGroup::kHost
-                       ? fit_host(profile, result.rows)
-                       : fit_group(profile, group, targets_of(result.rows, group), result.sharing,
-                                   fit_options);
+    GroupFit fit =
+        group == CostGroup::kHost
+            ? fit_host(profile, result.rows)
+            : fit_group(profile, group, targets_of(result.rows, group), sharing, fit_options);
     result.groups.push_back(std::move(fit));
   }
   result.profile = profile.profile();

@@ -2,9 +2,8 @@
 // From what was measured to a profile that predicts it: every group fitted in turn, measured
 // products kept as they are, and the record of it all.
 //
-// Read rows.h (many timings become one row), fit_group.h (what is fitted and what stays),
-// next_measurement.h (what would help most) and drift (whether a profile still holds) for the
-// parts.
+// Read rows.h (many timings become one row), fit_group.h (what is fitted and what stays) and drift
+// (whether a profile still holds) for the parts.
 #pragma once
 
 #include <string>
@@ -27,7 +26,6 @@ struct CalibrationResult {
   std::vector<profiles::MeasuredProduct> products;
   std::vector<profiles::MeasuredRow> rows;  // that were used
   std::vector<profiles::LeftOut> left_out;  // rows that the base cannot predict at all
-  Sharing sharing;                          // what collectives take from kernels
 };
 
 /// Fits `base` to `rows` (rows_of, merged). Deterministic.

@@ -17,7 +17,6 @@
 #include "sim/calibrate/rows.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
-#include "sim/predict.h"
 #include "sim/trace/observations.h"
 #include "sim/trace/step_trace.h"
 
@@ -264,17 +263,6 @@ std::vector<profiles::ClusterFile> profiles_to_merge(const std::vector<std::stri
   return files;
 }
 
-/// Pipelines may be traced where they are not predicted: between ranks that share a processor.
-bool is_modelled(const AskedPlan& asked, const profiles::Profile& profile) {
-  if (asked.plan.parallel.pp == 1) return true;
-  try {
-    check_modelled(asked.model, asked.plan, profile);
-  } catch (const InvalidPlan&) {
-    return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 FileCalibration calibrate_files(const CalibrationRequest& request) {
@@ -321,24 +309,6 @@ Drift drift_of_files(const CalibrationRequest& request, const std::string& name)
       cluster.calibration->stack.empty() ? stack_of(request, gathered) : cluster.calibration->stack;
   const profiles::Profile profile = profiles::make_profile(cluster, profiles::load_stack(stack));
   return drift_of(profile, *cluster.calibration, rows_of(gathered.set).rows, gathered.set.sources);
-}
-
-TimeOf time_asked_for(const FileCalibration& calibration, std::optional<AskedPlan>& asked) {
-  const std::optional<TraceIdentity>& traced = calibration.gathered.identity;
-  const CalibrationResult& result = calibration.result;
-  if (!asked && traced) asked = {model_of(*traced, "the trace"), traced->plan, "the traced plan"};
-  const Cluster& cluster = result.profile.cluster;
-  const bool in_reach =
-      asked && (asked->plan.gpus <= cluster.gpus_per_node || cluster.nics_per_node > 0);
-  if (!in_reach || !is_modelled(*asked, result.profile)) {
-    asked.reset();
-    return time_of_rows(result.rows, result.sharing);
-  }
-  return [model = asked->model, plan = asked->plan](const profiles::Profile& profile) {
-    PredictOptions options;
-    options.reserved = false;
-    return predict(model, profile, plan, options).time.iteration_s;
-  };
 }
 
 }  // namespace shardwright::sim

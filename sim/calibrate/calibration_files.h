@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From files to a calibration and back: which base they belong to, which stack ran, what is merged
-// and what is asked about. The policy of `calibrate`; the fit itself is calibrate.h.
+// From files to a calibration and back: which base they belong to, which stack ran, what is
+// merged. The policy of `calibrate`; the fit itself is calibrate.h.
 //
 // A measurement moves the base that it was taken on. Without a word the base is that of the
 // profiles to merge, or the generic processor for own traces of one; what was recorded on another
@@ -17,7 +17,6 @@
 #include "profiles/import/import_observations.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/calibrate.h"
-#include "sim/calibrate/next_measurement.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
@@ -95,15 +94,5 @@ FileCalibration calibrate_files(const CalibrationRequest& request);
 
 /// Whether the profile `name` still holds, by the files of the request.
 Drift drift_of_files(const CalibrationRequest& request, const std::string& name);
-
-struct AskedPlan {
-  Model model;
-  Plan plan;
-  std::string words;  // "llama-3-8b on 8 GPUs"
-};
-
-/// What is asked about: the plan given, that of an own trace, or, where neither is there or the
-/// base cannot hold it, the measured operations; `asked` is then none.
-TimeOf time_asked_for(const FileCalibration& calibration, std::optional<AskedPlan>& asked);
 
 }  // namespace shardwright::sim

@@ -31,7 +31,6 @@ using profiles::CostGroup;
 
 constexpr double kSeen = 1e-3;           // a derivative below is none
 constexpr double kAssumedNoise = 0.015;  // to begin with; the fit then knows better
-constexpr double kLeastNoise = 0.005;    // formulas are not believed to be better
 constexpr double kBelievedFreedom = 2;   // degrees of freedom of what is believed of errors
 // Wave hardness of products (GemmParams::w): the objective has a valley on each side of the middle.
 constexpr double kBetweenWaves = 0.5, kSoftWaves = 0.2, kHardWaves = 0.9;
@@ -128,12 +127,6 @@ class GroupFitter {
   const Vector& errors() const { return fit_.residuals; }
   const Vector& errors_before() const { return before_; }
 
-  /// The noise of one row; `otherwise` where hardly more rows were fitted to than values.
-  double noise(double otherwise) const {
-    if (fit_.residuals.size() <= free_.size() + 1) return otherwise;
-    return std::max(robust_deviation(fit_.residuals, free_.size()), kLeastNoise);
-  }
-
   /// Leaves the profile fitted.
   std::vector<FittedValue> take(EditableProfile& profile) {
     problem_.apply(free_, fit_.x);
@@ -161,24 +154,6 @@ class GroupFitter {
     return result;
   }
 
-  /// Covariance of all values by belief and rows, by columns.
-  Vector posterior() const {
-    const auto count = static_cast<Index>(values_.size());
-    if (count == 0) return {};
-    MatrixXd precision = MatrixXd::Zero(count, count);
-    for (Index j = 0; j < count; ++j) {
-      const double spread = values_[static_cast<std::size_t>(j)].spread;
-      precision(j, j) = 1 / (spread * spread);
-    }
-    for (Index i = 0; i < slopes_.rows(); ++i) {
-      const VectorXd row = slopes_.row(i).transpose() /
-                           std::max(fit_.scale[static_cast<std::size_t>(i)], kLeastNoise);
-      precision += row * row.transpose();
-    }
-    const MatrixXd covariance = precision.inverse();
-    return {covariance.data(), covariance.data() + covariance.size()};
-  }
-
  private:
   void look_at_slopes(const Vector& at) {
     slopes_ = mapped(jacobian_of(whole_, at), problem_.targets().size(), values_.size());
@@ -203,20 +178,15 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
                    const Sharing& sharing, const FitOptions& options) {
   GroupFit result;
   result.group = result.errors.group = group;
-  result.adjustable = adjustable_values(profile.profile(), group);
-  GroupProblem problem(profile, result.adjustable, targets, sharing);
-  GroupFitter fitter(problem, result.adjustable);
+  const std::vector<Adjustable> adjustable = adjustable_values(profile.profile(), group);
+  GroupProblem problem(profile, adjustable, targets, sharing);
+  GroupFitter fitter(problem, adjustable);
   fitter.fit();
   const bool holds_out = options.held_out && !targets.empty();
   const Vector out = holds_out ? fitter.errors_held_out() : fitter.errors();
   result.values = fitter.take(profile);
-  result.noise = fitter.noise(result.noise);
   fill_errors(targets, fitter.errors_before(), fitter.errors(), out,
               options.held_out ? options.level : 0, result.errors);
-  for (const Target& target : targets) {
-    result.seconds += target.row.operation.seconds * static_cast<double>(target.row.count);
-  }
-  result.posterior = fitter.posterior();
   return result;
 }
 

@@ -40,13 +40,6 @@ struct GroupFit {
   profiles::CostGroup group = profiles::CostGroup::kProducts;
   std::vector<FittedValue> values;
   profiles::CalibratedGroup errors;
-  double seconds = 0;   // measured, all timings
-  double noise = 0.03;  // typical error of one row
-
-  /// For next_measurement.h: all adjustable values, and their covariance by belief and rows, a
-  /// square matrix by columns.
-  std::vector<Adjustable> adjustable;
-  std::vector<double> posterior;
 };
 
 struct FitOptions {

@@ -357,6 +357,22 @@ void minimize(const LadProblem& problem, State& fit) {
   }
 }
 
+/// Robust standard deviation of residuals that `parameters` values were fitted to: as many of the
+/// smallest are left out, because a fit to absolute values passes through them.
+double robust_deviation(std::vector<double> residuals, std::size_t parameters) {
+  if (residuals.empty()) return 0;
+  for (double& r : residuals) r = std::abs(r);
+  std::sort(residuals.begin(), residuals.end());
+  // Of n - p values the median stands after the p that the fit passes through.
+  const std::size_t skipped = std::min(parameters, residuals.size() - 1);
+  const double left = static_cast<double>(residuals.size() - skipped - 1);
+  const double at = static_cast<double>(skipped) + left / 2;
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, residuals.size() - 1);
+  const double median = residuals[low] + (at - std::floor(at)) * (residuals[high] - residuals[low]);
+  return 1.4826 * median;
+}
+
 /// What the model misses beyond the rows' own noise; every row is given it.
 void rescale(State& fit) {
   const Index rows = fit.residuals.size();
@@ -446,20 +462,6 @@ LadFit fit_lad(const LadProblem& problem, const std::vector<double>& start) {
           plain(fit.residuals),
           plain(fit.scale),
           {fit.covariance.data(), fit.covariance.data() + fit.covariance.size()}};
-}
-
-double robust_deviation(std::vector<double> residuals, std::size_t parameters) {
-  if (residuals.empty()) return 0;
-  for (double& r : residuals) r = std::abs(r);
-  std::sort(residuals.begin(), residuals.end());
-  // Of n - p values the median stands after the p that the fit passes through.
-  const std::size_t skipped = std::min(parameters, residuals.size() - 1);
-  const double left = static_cast<double>(residuals.size() - skipped - 1);
-  const double at = static_cast<double>(skipped) + left / 2;
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, residuals.size() - 1);
-  const double median = residuals[low] + (at - std::floor(at)) * (residuals[high] - residuals[low]);
-  return 1.4826 * median;
 }
 
 double student_975(double degrees_of_freedom) {

@@ -64,10 +64,6 @@ LadFit fit_lad(const LadProblem& problem, const std::vector<double>& start);
 /// d residuals / dx by central differences: rows x parameters, by columns.
 std::vector<double> jacobian_of(const LadProblem& problem, const std::vector<double>& x);
 
-/// Robust standard deviation of residuals that `parameters` values were fitted to: as many of the
-/// smallest are left out, because a fit to absolute values passes through them.
-double robust_deviation(std::vector<double> residuals, std::size_t parameters);
-
 /// The 97.5 % quantile of Student's t.
 double student_975(double degrees_of_freedom);
 

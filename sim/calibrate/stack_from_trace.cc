@@ -296,20 +296,15 @@ const char* path_of(const MeasuredRow& row) {
 GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows) {
   GroupFit result;
   result.group = result.errors.group = CostGroup::kHost;
-  result.adjustable = adjustable_values(profile.profile(), CostGroup::kHost);
-  const std::size_t count = result.adjustable.size();
-  result.posterior.assign(count * count, 0.0);
   std::vector<Target> targets;
   for (const MeasuredRow& row : rows) {
     if (group_of(row) != CostGroup::kHost) continue;
-    result.seconds += row.operation.seconds * static_cast<double>(row.count);
     if (path_of(row) != nullptr && row.operation.seconds > 0) {
       targets.push_back({row, row.operation.seconds, false, 0});
     }
   }
   const std::vector<double> before = log_errors(profile.profile(), targets, {});
-  for (std::size_t j = 0; j < count; ++j) {
-    const Adjustable& adjustable = result.adjustable[j];
+  for (const Adjustable& adjustable : adjustable_values(profile.profile(), CostGroup::kHost)) {
     Sum sum;
     for (const MeasuredRow& row : rows) {
       if (group_of(row) != CostGroup::kHost || path_of(row) == nullptr ||
@@ -327,7 +322,6 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
     value.before = value.after = value.low = value.high = number;
     value.rows = sum.rows;
     value.determined = sum.timings >= kFewestCalls;
-    double relative = adjustable.spread;
     if (value.determined) {
       const double mean = sum.seconds / sum.launches;
       const double error = std::sqrt(sum.variance) / sum.launches;
@@ -335,11 +329,9 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
       number = value.after = rounded(std::max(mean, 0.0), 7);
       value.low = std::max(0.0, value.after - width);
       value.high = value.after + width;
-      if (mean > 0) relative = std::min(relative, std::max(error / mean, 1e-3));
     } else {
       value.why_not = sum.timings == 0 ? "no measurement depends on it" : "fewer than five timings";
     }
-    result.posterior[j * count + j] = relative * relative;
   }
   const std::vector<double> after = log_errors(profile.profile(), targets, {});
   fill_errors(targets, before, after, after, 0, result.errors);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the whole of calibration: profiles that predict what was measured, intervals that shrink
-// and still cover, merging, drift, and the measurement that would help.
+// and still cover, merging, drift.
 #include "sim/calibrate/calibrate.h"
 
 #include <gmock/gmock.h>
@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "sim/calibrate/next_measurement.h"
 #include "sim/calibrate/rows.h"
 #include "sim/calibrate/stack_from_trace.h"
 #include "sim/pipeline/step_program.h"
@@ -285,35 +284,6 @@ TEST(Drift, ShowsAChangeAndOnlyThen) {
   for (const GroupDrift& group : not_empty(drift.groups)) {
     EXPECT_EQ(group.drifted, group.group == CostGroup::kProducts) << name_of(group.group);
   }
-}
-
-TEST(NextMeasurement, IsOfWhatTheStepDependsOnAndNobodyMeasured) {
-  const Profile base = profiles::load_profile("dgx-h100", "native");
-  std::mt19937 random(10);
-  std::vector<Observation> kernels;
-  for (const Observation& o : design(base)) {
-    if (o.work.kind != WorkKind::kCollective) kernels.push_back(o);
-  }
-  const CalibrationResult result =
-      calibrate(base, rows_of(synthetic::timed(base, kernels, 5, random)).rows);
-  // A step that waits for collectives of 64 MB.
-  auto gather =
-      rows_of(synthetic::timed(base, {synthetic::collective(OpKind::kAllGather, 64'000'000, 8)}, 1,
-                               random))
-          .rows;
-  const NextMeasurement next = next_measurement(result, time_of_rows(gather, {}));
-  EXPECT_EQ(next.group, CostGroup::kCollectives);
-  EXPECT_EQ(next.what, "time all_gather of 64 MB on 8 ranks");
-  EXPECT_NEAR(next.group_share, 1, 1e-9);
-  EXPECT_GT(next.before, 0.1);
-  EXPECT_LT(next.after, 0.3 * next.before);
-  // And once it is measured, the uncertainty is as small as was promised.
-  auto measured = result.rows;
-  measured.push_back(gather.front());
-  measured.back().count = 9;
-  const NextMeasurement after =
-      next_measurement(calibrate(base, measured), time_of_rows(gather, {}));
-  EXPECT_LT(after.before, 2 * next.after + 0.02);
 }
 
 }  // namespace

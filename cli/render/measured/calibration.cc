@@ -148,18 +148,6 @@ std::string left_out(const CalibrationReport& report, const Terminal& terminal) 
   return "\n" + table.render(terminal);
 }
 
-std::string next_sentence(const CalibrationReport& report) {
-  const sim::NextMeasurement& next = report.next;
-  if (next.what.empty() || !(next.before > 0)) return "";
-  constexpr double kLevel = 1.645;  // 90 % of a normal distribution
-  return fmt::format(
-      "The one measurement that would help most: {}. The values' uncertainty leaves the time of {} "
-      "uncertain by {}; with it {}. Of that uncertainty, {} comes from {}.",
-      next.what, report.asked_of.empty() ? "these operations" : report.asked_of,
-      plus_minus(kLevel * next.before), plus_minus(kLevel * next.after),
-      percent(next.group_share, 0), name_of(next.group));
-}
-
 }  // namespace
 
 std::string calibration_text(const CalibrationReport& report, const Terminal& terminal) {
@@ -185,8 +173,6 @@ std::string calibration_text(const CalibrationReport& report, const Terminal& te
   text += "\n" + error_table(report, terminal);
   text += undetermined(report, terminal);
   text += left_out(report, terminal);
-  const std::string next = next_sentence(report);
-  if (!next.empty()) text += "\n" + paragraph(next, terminal);
   if (!report.out.empty()) {
     text += fmt::format("\n{0} is written; `shardwright predict --cluster {0} ...` uses it.\n",
                         report.out);
@@ -516,15 +502,6 @@ std::string calibration_json(const CalibrationReport& report) {
   document["measured_products"] = report.result.products.size();
   document["left_out"] = left_out_json(report);
   document["notes"] = report.set.notes;
-  if (report.next.what.empty()) {
-    document["next_measurement"] = nullptr;
-  } else {
-    document["next_measurement"] = {{"what", report.next.what},
-                                    {"group", name_of(report.next.group)},
-                                    {"deviation_before", report.next.before},
-                                    {"deviation_after", report.next.after},
-                                    {"group_share", report.next.group_share}};
-  }
   return json_text(document) + "\n";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `calibrate` prints: values that moved, errors by group, what stayed and why, what was left
-// out, and what to measure next; or whether a profile still holds.
+// What `calibrate` prints: values that moved, errors by group, what stayed and why, and what was
+// left out; or whether a profile still holds.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,7 +12,6 @@
 #include "profiles/import/step_log.h"
 #include "sim/calibrate/anchor.h"
 #include "sim/calibrate/calibrate.h"
-#include "sim/calibrate/next_measurement.h"
 #include "sim/job.h"
 
 namespace shardwright::cli {
@@ -21,9 +20,7 @@ struct CalibrationReport {
   const sim::CalibrationResult& result;
   const profiles::ObservationSet& set;  // sources, notes, left out, kernel time
   std::string base;
-  std::string out;       // empty: not written
-  std::string asked_of;  // "llama-3-8b on 8 GPUs"; empty: the measured operations
-  sim::NextMeasurement next;
+  std::string out;                               // empty: not written
   std::vector<profiles::LeftOut> rows_left_out;  // by sim::rows_of
   std::vector<profiles::SetEntry> facts;
 };
