@@ -12,10 +12,15 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 
 extern char** environ;
 
@@ -128,6 +133,59 @@ int Child::exit_code() {
   }
   pid_ = -1;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+namespace {
+
+constexpr std::size_t kMostAnswerBytes = std::size_t{32} << 20;
+
+[[noreturn]] void fail_without_python(const PythonScript& script, const std::string& name,
+                                      const std::string& why) {
+  throw Error(
+      fmt::format("{}: reading {} needs python3, or what SHARDWRIGHT_PYTHON names, of 3.9 or "
+                  "newer, but {}; {} is read without it",
+                  name, script.reads, why, script.instead),
+      ExitCode::kMissingDevice);
+}
+
+}  // namespace
+
+nlohmann::json ask_python(const PythonScript& script, const std::vector<std::string>& arguments,
+                          std::string_view input, const std::string& name) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(script.longest_s);
+  const char* chosen = std::getenv("SHARDWRIGHT_PYTHON");
+  const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
+  std::vector<std::string> words{python, "-I", "-S", "-c", script.text};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::unique_ptr<Child> child;
+  try {
+    child = std::make_unique<Child>(std::move(words), input);
+  } catch (const Error& error) {
+    fail_without_python(script, name, error.what());
+  }
+  while (child->running()) {
+    const double left_s = std::chrono::duration<double>(end - Clock::now()).count();
+    if (left_s <= 0)
+      throw Error(fmt::format("{}: took longer than {:g} s to read", name, script.longest_s));
+    if (child->out().size() > kMostAnswerBytes)
+      throw Error(fmt::format("{}: says more than {} MiB", name, kMostAnswerBytes >> 20));
+    child->wait(-1, static_cast<int>(left_s * 1e3) + 1);
+  }
+  const int code = child->exit_code();
+  if (code == static_cast<int>(ExitCode::kBadInput))
+    throw Error(fmt::format("{}: {}", name, child->out()));
+  if (code == static_cast<int>(ExitCode::kMissingDevice))
+    fail_without_python(script, name, child->out());
+  nlohmann::json answer = shardwright::parse_json(child->out(), false);
+  if (code != 0 || !answer.is_structured()) {
+    std::string_view last = child->err();
+    while (last.ends_with('\n')) last.remove_suffix(1);
+    last.remove_prefix(last.rfind('\n') + 1);  // npos + 1 is 0
+    fail_without_python(script, name,
+                        fmt::format("{} ended with exit code {}, saying '{}'", python, code, last));
+  }
+  return answer;
 }
 
 }  // namespace shardwright::cli

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,5 +48,18 @@ class Child {
   int out_fd_ = -1, err_fd_ = -1;
   std::string out_, err_;
 };
+
+/// A script that the program carries, for python3 or what SHARDWRIGHT_PYTHON names. It says JSON,
+/// or ends with 3 and a sentence where it refuses its input, with 5 where Python is too old.
+struct PythonScript {
+  const char* text;
+  const char* reads;    // "a .py"
+  const char* instead;  // what is read without Python
+  double longest_s;     // scripts bound themselves; this is for what they overlook
+};
+
+/// What the script says to `input` with these arguments. Throws Error, by `name`.
+nlohmann::json ask_python(const PythonScript& script, const std::vector<std::string>& arguments,
+                          std::string_view input, const std::string& name);
 
 }  // namespace shardwright::cli

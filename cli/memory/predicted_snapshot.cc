@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/memory/pickle.h"
 #include "sim/core/base/error.h"
 #include "sim/core/features.h"
 #include "sim/core/memory_actions.h"
@@ -26,6 +25,42 @@ using BlockId = CachingAllocator::BlockId;
 // Where a GPU's addresses begin, so that they look like ones.
 constexpr Bytes kBase = Bytes{0x7f} << 40;
 constexpr std::int64_t kDrawnMicroSteps = 2;
+
+/// Writes a pickle of protocol 2 with the instructions that PyTorch's own viewer reads, too.
+class PickleWriter {
+ public:
+  PickleWriter& begin_dict() { return put("}("); }
+  PickleWriter& end_dict() { return put("u"); }
+  PickleWriter& begin_list() { return put("]("); }
+  PickleWriter& end_list() { return put("e"); }
+  PickleWriter& key(std::string_view text) { return text_value(text); }
+  PickleWriter& text_value(std::string_view text) {
+    return put("X").number(text.size(), 4).put(text);
+  }
+  PickleWriter& integer(std::int64_t value) {
+    const bool small = value >= INT32_MIN && value <= INT32_MAX;
+    return put(small ? "J" : "\x8a\x08").number(static_cast<std::uint64_t>(value), small ? 4 : 8);
+  }
+  PickleWriter& boolean(bool value) { return put(value ? "\x88" : "\x89"); }
+  /// The two integers of a pool's id.
+  PickleWriter& pair(std::int64_t first, std::int64_t second) {
+    return integer(first).integer(second).put("\x86");
+  }
+  /// The whole file; nothing may be written after it.
+  std::string finish() { return std::move(bytes_) + "."; }
+
+ private:
+  PickleWriter& put(std::string_view bytes) {
+    bytes_ += bytes;
+    return *this;
+  }
+  PickleWriter& number(std::uint64_t bits, int bytes) {
+    for (int i = 0; i < bytes; ++i) bytes_ += static_cast<char>((bits >> (8 * i)) & 0xff);
+    return *this;
+  }
+
+  std::string bytes_ = "\x80\x02";
+};
 
 struct DrawnBlock {
   Bytes address = 0, bytes = 0, block_bytes = 0;

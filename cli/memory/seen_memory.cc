@@ -4,178 +4,21 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
-#include <map>
-#include <unordered_map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/memory/pickle.h"
+#include "cli/child.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
+
+const char* read_snapshot_script();  // read_snapshot.py, put into a file by CMake
+
 namespace {
 
 constexpr std::size_t kMostSnapshotBytes = std::size_t{2} << 30;
-constexpr std::size_t kSites = 8;
-constexpr std::size_t kMostLooks = std::size_t{1} << 25;
-// What a snapshot names takes more bytes than it is looked at: events twice, a stack once.
-constexpr std::size_t kLooksAByte = 2, kLooksOfAnyFile = 4096;
-constexpr std::size_t kLongestFrameName = 512;
-constexpr std::size_t kMostLive = std::size_t{1} << 22;
-constexpr Bytes kMostDeviceBytes = Bytes{1} << 50;
-
-std::int64_t integer_of(const PickleValue& dict, std::string_view key) {
-  const auto value = dict.find(key);
-  return value ? value->integer().value_or(0) : 0;
-}
-
-/// Holds a snapshot to what one can be. Its lists may share what they hold, so that few bytes can
-/// name very many blocks; what is looked at is bounded by the file's bytes.
-class Bounds {
- public:
-  Bounds(const std::string& name, std::size_t file_bytes)
-      : name_(name), most_(std::min(kMostLooks, kLooksOfAnyFile + kLooksAByte * file_bytes)) {}
-
-  /// Before each segment, block, event and frame.
-  void look() {
-    if (++looks_ > most_) {
-      throw Error(
-          fmt::format("{}: names more than {} segments, blocks, events and frames", name_, most_));
-    }
-  }
-  void hold(std::size_t blocks) const {
-    if (blocks > kMostLive)
-      throw Error(fmt::format("{}: more than {} blocks are live", name_, kMostLive));
-  }
-  Bytes bytes_of(const PickleValue& dict, std::string_view key) const {
-    const Bytes bytes = integer_of(dict, key);
-    if (bytes < 0 || bytes > kMostDeviceBytes) {
-      throw Error(
-          fmt::format("{}: {} is {}, expected 0 to {} bytes", name_, key, bytes, kMostDeviceBytes));
-    }
-    return bytes;
-  }
-  /// `more` may be negative; a sum of 2^25 sizes would not be held by 64 bits.
-  void add(Bytes& total, Bytes more) const {
-    total += more;
-    if (total > kMostDeviceBytes || total < -kMostDeviceBytes)
-      throw Error(
-          fmt::format("{}: its sizes add up to more than {} bytes", name_, kMostDeviceBytes));
-  }
-
- private:
-  const std::string& name_;
-  std::size_t most_;
-  std::size_t looks_ = 0;
-};
-
-std::string_view text_in(const PickleValue& dict, std::string_view key) {
-  const auto value = dict.find(key);
-  return value ? value->text().value_or("") : "";
-}
-
-/// The first frame in Python that is not PyTorch's own.
-std::string first_site(const PickleValue& frames, Bounds& bounds) {
-  std::string first;
-  for (std::size_t i = 0; i < frames.size(); ++i) {
-    bounds.look();
-    const PickleValue frame = frames.at(i);
-    std::string_view file = text_in(frame, "filename");
-    if (!file.ends_with(".py")) continue;
-    file.remove_prefix(file.size() - std::min(file.size(), kLongestFrameName));
-    const std::size_t slash = file.find_last_of('/');
-    std::string where =
-        fmt::format("{}:{} {}", file.substr(slash == file.npos ? 0 : slash + 1),
-                    integer_of(frame, "line"), text_in(frame, "name").substr(0, kLongestFrameName));
-    if (file.find("/torch/") == file.npos) return where;
-    if (first.empty()) first = where;
-  }
-  return first.empty() ? "not recorded" : first;
-}
-
-/// Where blocks and events were; those of one place share their list of frames.
-class Sites {
- public:
-  explicit Sites(Bounds& bounds) : bounds_(bounds) {}
-  const std::string& of(const PickleValue& event) {
-    static const std::string kNotRecorded = "not recorded";
-    const auto frames = event.find("frames");
-    if (!frames || !frames->is_list()) return kNotRecorded;
-    const auto known = by_frames_.find(frames->id());
-    if (known != by_frames_.end()) return known->second;
-    return by_frames_[frames->id()] = first_site(*frames, bounds_);
-  }
-
- private:
-  Bounds& bounds_;
-  std::unordered_map<std::uint32_t, std::string> by_frames_;
-};
-
-struct Live {
-  Bytes bytes = 0;
-  std::string where;
-};
-using LiveBlocks = std::unordered_map<std::int64_t, Live>;
-
-std::vector<AllocationSite> largest_of(const LiveBlocks& live) {
-  std::map<std::string, Bytes> by_site;
-  for (const auto& [address, block] : live) by_site[block.where] += block.bytes;
-  std::vector<AllocationSite> sites;
-  for (auto& [where, bytes] : by_site) sites.push_back({where, bytes});
-  std::stable_sort(
-      sites.begin(), sites.end(),
-      [](const AllocationSite& a, const AllocationSite& b) { return a.bytes > b.bytes; });
-  if (sites.size() > kSites) sites.resize(kSites);
-  return sites;
-}
-
-/// What the allocator counts for what was asked for: whole blocks of 512 bytes.
-Bytes rounded(Bytes asked) {
-  constexpr Bytes kBlock = 512;
-  return asked > std::numeric_limits<Bytes>::max() - kBlock
-             ? asked
-             : (asked + kBlock - 1) / kBlock * kBlock;
-}
-
-/// The recorded events, walked back from what is live at the end: before an allocation it was not
-/// there, before a free it was.
-void walk_back(const PickleValue& trace, const LiveBlocks& live, Bytes now, SeenMemory& seen,
-               Bounds& bounds, Sites& sites) {
-  Bytes peak = now;
-  std::size_t peak_at = trace.size();
-  for (const bool finds : {true, false}) {
-    // Once for where the peak is, once to stop there: blocks are not copied at every new peak.
-    LiveBlocks blocks = live;
-    Bytes bytes = now;
-    for (std::size_t i = trace.size(); i > (finds ? 0 : peak_at); --i) {
-      bounds.look();
-      const PickleValue event = trace.at(i - 1);
-      const std::string_view action = text_in(event, "action");
-      const std::int64_t address = integer_of(event, "addr");
-      const Bytes asked = bounds.bytes_of(event, "size");
-      const Bytes size = rounded(asked);
-      if (action == "alloc") {
-        bounds.add(bytes, -size);
-        blocks.erase(address);
-      } else if (action == "free_requested" || action == "free") {
-        bounds.add(bytes, size);
-        if (!finds) blocks[address] = {size, sites.of(event)};
-        bounds.hold(blocks.size());
-      } else if (action == "oom" && finds && !seen.refused) {
-        seen.refused = asked;
-        seen.free = bounds.bytes_of(event, "device_free");
-      }
-      if (finds && bytes > peak) {
-        peak = bytes;
-        peak_at = i - 1;
-      }
-    }
-    if (!finds) seen.largest = largest_of(blocks);
-  }
-  seen.peak_allocated = peak;
-}
 
 /// "2.00 GiB" from `at` on.
 std::optional<Bytes> bytes_at(std::string_view text, std::size_t at) {
@@ -244,67 +87,33 @@ std::optional<Bytes> SeenMemory::needed() const {
   return std::nullopt;
 }
 
-SeenMemory read_snapshot(std::string bytes, const std::string& name) {
-  const std::size_t file_bytes = bytes.size();
-  const Pickle pickle = Pickle::parse(std::move(bytes), name);
-  const PickleValue root = pickle.root();
-  const auto segments = root.find("segments");
-  if (!segments || !segments->is_list()) {
-    throw Error(
-        fmt::format("{}: has no segments, expected what torch.cuda.memory._dump_snapshot "
-                    "writes",
-                    name));
-  }
-  Bounds bounds(name, file_bytes);
-  Sites sites(bounds);
-  // The device that holds most.
-  std::map<std::int64_t, Bytes> by_device;
-  for (std::size_t i = 0; i < segments->size(); ++i) {
-    bounds.look();
-    const PickleValue segment = segments->at(i);
-    bounds.add(by_device[integer_of(segment, "device")], bounds.bytes_of(segment, "total_size"));
-  }
-  std::int64_t device = 0;
-  for (const auto& [id, size] : by_device) {
-    if (size > by_device[device]) device = id;
-  }
+SeenMemory read_snapshot(std::string_view bytes, const std::string& name) {
+#ifdef SHARDWRIGHT_HAS_PYTHON
+  const PythonScript script{read_snapshot_script(), "a snapshot",
+                            "a log with the message of an OutOfMemoryError", 300};
+  const nlohmann::json said = ask_python(script, {}, bytes, name);
+  const auto bytes_of = [&](const char* key) -> std::optional<Bytes> {
+    return said.contains(key) ? std::optional(said.at(key).get<Bytes>()) : std::nullopt;
+  };
   SeenMemory seen;
   seen.source = "snapshot";
-  seen.reserved = by_device[device];
-  LiveBlocks live;
-  Bytes allocated = 0;
-  for (std::size_t i = 0; i < segments->size(); ++i) {
-    const PickleValue segment = segments->at(i);
-    if (integer_of(segment, "device") != device) continue;
-    seen.expandable = seen.expandable || integer_of(segment, "is_expandable") != 0;
-    const auto blocks = segment.find("blocks");
-    if (!blocks || !blocks->is_list()) continue;
-    auto address = static_cast<std::uint64_t>(integer_of(segment, "address"));
-    for (std::size_t b = 0; b < blocks->size(); ++b) {
-      bounds.look();
-      const PickleValue block = blocks->at(b);
-      const Bytes size = bounds.bytes_of(block, "size");
-      // Older releases give blocks no address of their own.
-      if (const auto own = block.find("address"); own && own->integer())
-        address = static_cast<std::uint64_t>(*own->integer());
-      if (text_in(block, "state") == "active_allocated") {
-        bounds.add(allocated, size);
-        live[static_cast<std::int64_t>(address)] = {size, sites.of(block)};
-        bounds.hold(live.size());
-      }
-      address += static_cast<std::uint64_t>(size);
-    }
-  }
-  seen.allocated = allocated;
-  seen.peak_allocated = allocated;
-  seen.largest = largest_of(live);
-  const auto traces = root.find("device_traces");
-  if (traces && traces->is_list() && device >= 0 &&
-      static_cast<std::size_t>(device) < traces->size()) {
-    const PickleValue trace = traces->at(static_cast<std::size_t>(device));
-    if (trace.is_list()) walk_back(trace, live, allocated, seen, bounds, sites);
-  }
+  seen.allocated = bytes_of("allocated");
+  seen.reserved = bytes_of("reserved");
+  seen.peak_allocated = bytes_of("peak_allocated");
+  seen.refused = bytes_of("refused");
+  seen.free = bytes_of("free");
+  seen.expandable = said.at("expandable").get<bool>();
+  for (const nlohmann::json& site : said.at("largest"))
+    seen.largest.push_back({site.at(0).get<std::string>(), site.at(1).get<Bytes>()});
   return seen;
+#else
+  throw Error(
+      fmt::format("{}: this build starts no processes, and a snapshot of {} bytes is read by "
+                  "Python; expected a log with the message of an OutOfMemoryError here, or "
+                  "the installed program",
+                  name, bytes.size()),
+      ExitCode::kMissingDevice);
+#endif
 }
 
 std::optional<SeenMemory> find_message(std::string_view log, const std::string& name) {
@@ -335,8 +144,8 @@ std::optional<SeenMemory> find_message(std::string_view log, const std::string& 
 }
 
 SeenMemory read_seen_memory(const std::string& path) {
-  std::string bytes = read_file(path, kMostSnapshotBytes);
-  if (!bytes.empty() && bytes[0] == '\x80') return read_snapshot(std::move(bytes), path);
+  const std::string bytes = read_file(path, kMostSnapshotBytes);
+  if (!bytes.empty() && bytes[0] == '\x80') return read_snapshot(bytes, path);
   std::optional<SeenMemory> seen = find_message(bytes, path);
   if (!seen) {
     throw Error(

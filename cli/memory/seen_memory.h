@@ -35,8 +35,9 @@ struct SeenMemory {
   std::optional<Bytes> needed() const;
 };
 
-/// Throws Error. `bytes` is the file's content.
-SeenMemory read_snapshot(std::string bytes, const std::string& name);
+/// What read_snapshot.py says of a file's bytes: they are a pickle, which Python reads in a process
+/// that runs nothing of it and is bounded in time and memory. Throws Error.
+SeenMemory read_snapshot(std::string_view bytes, const std::string& name);
 /// The last message in a log; none where there is none.
 std::optional<SeenMemory> find_message(std::string_view log, const std::string& name = "the log");
 

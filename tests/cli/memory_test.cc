@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/memory/pickle.h"
 #include "cli/memory/seen_memory.h"
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"
@@ -35,122 +34,66 @@ std::string raw(const char (&text)[N]) {
 
 constexpr Bytes kGib = Bytes{1} << 30;
 
-std::string refusal(const std::string& bytes) {
-  try {
-    Pickle::parse(bytes, "x.pickle");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "taken";
+std::string whole_number(std::uint64_t value) {
+  std::string bytes = "\x8a\x08";
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xff);
+  return bytes;
 }
 
-TEST(Pickle, ReadsWhatItWritesAndWhatPythonWrites) {
-  PickleWriter out;
-  out.begin_dict()
-      .key("a")
-      .begin_list()
-      .integer(-1)
-      .integer(Bytes{1} << 40)
-      .boolean(true)
-      .end_list();
-  out.key("b")
-      .text_value("\xc3\xa4")
-      .key("c")
-      .begin_dict()
-      .end_dict()
-      .key("d")
-      .pair(1, 2)
-      .end_dict();
-  const Pickle pickle = Pickle::parse(out.finish(), "own");
-  const PickleValue root = pickle.root();
-  ASSERT_TRUE(root.find("a"));
-  EXPECT_EQ(root.find("a")->at(0).integer(), -1);
-  EXPECT_EQ(root.find("a")->at(1).integer(), Bytes{1} << 40);
-  EXPECT_EQ(root.find("a")->at(2).integer(), 1);
-  EXPECT_EQ(root.find("b")->text(), "\xc3\xa4");
-  EXPECT_EQ(root.find("c")->size(), 0U);
-  EXPECT_EQ(root.find("d")->at(1).integer(), 2);
-  EXPECT_FALSE(root.find("e"));
-  // pickle.dumps({"k": [1, -5, 300, 70000, 2**40, None, (1.5, "s"), "s"]}) of protocols 2 and 4.
-  for (const std::string& bytes :
-       {raw("\x80\x02}q\x00X\x01\x00\x00\x00kq\x01]q\x02(K\x01J\xfb\xff\xff\xffM,"
-            "\x01Jp\x11\x01\x00\x8a"
-            "\x06\x00\x00\x00\x00\x00\x01NG?"
-            "\xf8\x00\x00\x00\x00\x00\x00X\x01\x00\x00\x00sq\x03\x86q\x04"
-            "h\x03"
-            "es."),
-        raw("\x80\x04\x95,\x00\x00\x00\x00\x00\x00\x00}\x94\x8c\x01k\x94]\x94("
-            "K\x01J\xfb\xff\xff\xff"
-            "M,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01NG?"
-            "\xf8\x00\x00\x00\x00\x00\x00\x8c\x01s"
-            "\x94\x86\x94h\x03"
-            "es.")}) {
-    const Pickle read = Pickle::parse(bytes, "python");
-    const PickleValue list = *read.root().find("k");
-    ASSERT_EQ(list.size(), 8U);
-    EXPECT_EQ(list.at(1).integer(), -5);
-    EXPECT_EQ(list.at(2).integer(), 300);
-    EXPECT_EQ(list.at(4).integer(), Bytes{1} << 40);
-    EXPECT_TRUE(list.at(5).is_none());
-    EXPECT_EQ(list.at(7).text(), "s");
+/// By the instructions of protocol 2.
+std::string pickle_of(const json& value) {
+  std::string inside;
+  if (value.is_boolean()) return value.get<bool>() ? "\x88" : "\x89";
+  if (value.is_number()) return whole_number(value.get<std::uint64_t>());
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    return "X" + whole_number(text.size()).substr(2, 4) + text;
   }
-}
-
-TEST(Pickle, RunsNothingAndBelievesNoLength) {
-  // os.system("true"), as pickle.dumps writes a __reduce__.
-  EXPECT_THAT(refusal("cposix\nsystem\n(X\x04" + std::string(3, '\0') + "truetR."),
-              HasSubstr("GLOBAL is not one of data, and is not run"));
-  EXPECT_THAT(refusal(raw("\x80\x04\x8c\x02os\x8c\x06system\x93.")), HasSubstr("STACK_GLOBAL"));
-  EXPECT_THAT(refusal(raw("\x80\x02X\xff\xff\xff\x7f")), HasSubstr("ends too early"));
-  EXPECT_THAT(refusal("\x80\x02"), HasSubstr("ends too early"));
-  EXPECT_THAT(refusal("\x80\x02s."), HasSubstr("stack is empty"));
-  EXPECT_THAT(refusal("\x80\x02K\x01K\x02"
-                      "a."),
-              HasSubstr("no list"));
-  EXPECT_THAT(refusal("\x80\x02h\x05."), HasSubstr("before it is there"));
-  EXPECT_THAT(refusal("\x80\x09."), HasSubstr("protocol 9"));
+  if (value.is_array()) {
+    for (const json& item : value) inside += pickle_of(item);
+    return "](" + inside + "e";
+  }
+  for (const auto& [key, item] : value.items()) inside += pickle_of(key) + pickle_of(item);
+  return "}(" + inside + "u";
 }
 
 /// Two blocks at the end; one of 3 GiB was freed before, and 4 GiB more refused.
 std::string snapshot() {
-  PickleWriter out;
-  const auto block = [&](Bytes address, Bytes size, const char* state, const char* file) {
-    out.begin_dict().key("address").integer(address).key("size").integer(size);
-    out.key("state").text_value(state).key("frames").begin_list();
-    for (const std::string& of : {std::string("/x/torch/nn/linear.py"), std::string(file)})
-      out.begin_dict()
-          .key("filename")
-          .text_value(of)
-          .key("line")
-          .integer(7)
-          .key("name")
-          .text_value("forward")
-          .end_dict();
-    out.end_list().end_dict();
+  const auto frame = [](const char* file, int line, const char* name) {
+    return json{{"filename", file}, {"line", line}, {"name", name}};
+  };
+  const auto block = [&](Bytes address, Bytes size, const char* state) {
+    return json{
+        {"address", address},
+        {"size", size},
+        {"state", state},
+        {"frames",
+         {frame("/x/torch/nn/linear.py", 7, "forward"), frame("/a/model.py", 7, "forward")}}};
   };
   const auto event = [&](const char* action, Bytes address, Bytes size) {
-    out.begin_dict().key("action").text_value(action).key("addr").integer(address);
-    out.key("size").integer(size).key("stream").integer(0).key("device_free").integer(kGib);
-    out.key("frames").begin_list().begin_dict().key("filename").text_value("/a/loss.py");
-    out.key("line").integer(9).key("name").text_value("loss").end_dict().end_list().end_dict();
+    return json{{"action", action},    {"addr", address},
+                {"size", size},        {"stream", 0},
+                {"device_free", kGib}, {"frames", json::array({frame("/a/loss.py", 9, "loss")})}};
   };
-  out.begin_dict().key("segments").begin_list().begin_dict();
-  out.key("device").integer(0).key("address").integer(1000).key("total_size").integer(8 * kGib);
-  out.key("is_expandable").boolean(false).key("blocks").begin_list();
-  block(1000, 2 * kGib, "active_allocated", "/a/model.py");
-  block(1000 + 2 * kGib, kGib, "active_allocated", "/a/model.py");
-  block(1000 + 3 * kGib, 5 * kGib, "inactive", "/a/model.py");
-  out.end_list().end_dict().end_list();
-  out.key("device_traces").begin_list().begin_list();
-  event("alloc", 1000, 2 * kGib);
+  const json segment{
+      {"device", 0},
+      {"address", 1000},
+      {"total_size", 8 * kGib},
+      {"is_expandable", false},
+      {"blocks",
+       {block(1000, 2 * kGib, "active_allocated"), block(1000 + 2 * kGib, kGib, "active_allocated"),
+        block(1000 + 3 * kGib, 5 * kGib, "inactive")}}};
   // Asked for; the allocator counts blocks of 512 bytes.
-  event("alloc", 5000, 3 * kGib - 100);
-  event("free_requested", 5000, 3 * kGib - 100);
-  event("free_completed", 5000, 3 * kGib - 100);
-  event("alloc", 1000 + 2 * kGib, kGib);
-  event("oom", 0, 4 * kGib);
-  out.end_list().end_list().end_dict();
-  return out.finish();
+  const json events{event("alloc", 1000, 2 * kGib),
+                    event("alloc", 5000, 3 * kGib - 100),
+                    event("free_requested", 5000, 3 * kGib - 100),
+                    event("free_completed", 5000, 3 * kGib - 100),
+                    event("alloc", 1000 + 2 * kGib, kGib),
+                    event("oom", 0, 4 * kGib)};
+  return "\x80\x02" +
+         pickle_of(
+             {{"segments", json::array({segment})}, {"device_traces", json::array({events})}}) +
+         ".";
 }
 
 TEST(SeenMemory, ASnapshotIsWalkedBackToItsPeak) {
@@ -174,6 +117,25 @@ std::string snapshot_refusal(const std::string& bytes) {
     return error.what();
   }
   return "taken";
+}
+
+TEST(SeenMemory, APickleRunsNothingAndNoLengthIsBelieved) {
+  // os.system("true"), as pickle.dumps writes a __reduce__.
+  EXPECT_THAT(snapshot_refusal("\x80\x02"
+                               "cposix\nsystem\n(X\x04" +
+                               std::string(3, '\0') + "truetR."),
+              HasSubstr("names 'posix.system', which is not data, and is not run"));
+  EXPECT_THAT(snapshot_refusal(raw("\x80\x04\x8c\x02os\x8c\x06system\x93.")),
+              HasSubstr("'os.system'"));
+  EXPECT_THAT(snapshot_refusal(raw("\x80\x02X\xff\xff\xff\x7f")), HasSubstr("ends too early"));
+  EXPECT_THAT(snapshot_refusal("\x80\x02"), HasSubstr("ends too early"));
+  // A memo of 2^31 places.
+  EXPECT_THAT(snapshot_refusal("\x80\x02]r\xff\xff\xff\x7f."), HasSubstr("too many objects"));
+  for (const std::string damaged : {"\x80\x02s.",
+                                    "\x80\x02K\x01K\x02"
+                                    "a.",
+                                    "\x80\x02h\x05.", "\x80\x09."})
+    EXPECT_THAT(snapshot_refusal(damaged), HasSubstr("x.pickle: the pickle is damaged: "));
 }
 
 /// {"segments": [{KEY: VALUE, ..., "blocks": [BLOCK]}]}, the last of both `times` times.
@@ -210,20 +172,17 @@ TEST(SeenMemory, FewBytesCannotNameWorkWithoutEnd) {
 
 TEST(SeenMemory, SizesThatNoDeviceHasAreRefused) {
   const std::string total = "\x8c\x0atotal_size";
-  const auto whole = [](std::uint64_t value) {
-    std::string bytes = "\x8a\x08";
-    for (int i = 0; i < 8; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xff);
-    return bytes;
-  };
-  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole(std::uint64_t{1} << 62), "}", 1)),
-              HasSubstr("total_size is 4611686018427387904, expected 0 to"));
-  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole(~std::uint64_t{0}), "}", 1)),
+  EXPECT_THAT(
+      snapshot_refusal(shared_snapshot(total + whole_number(std::uint64_t{1} << 62), "}", 1)),
+      HasSubstr("total_size is 4611686018427387904, expected 0 to"));
+  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole_number(~std::uint64_t{0}), "}", 1)),
               HasSubstr("total_size is -1"));
-  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole(std::uint64_t{1} << 50), "}", 2)),
-              HasSubstr("add up to more"));
+  EXPECT_THAT(
+      snapshot_refusal(shared_snapshot(total + whole_number(std::uint64_t{1} << 50), "}", 2)),
+      HasSubstr("add up to more"));
   EXPECT_EQ(snapshot_refusal(shared_snapshot("\x8c\x07"
                                              "address" +
-                                                 whole(INT64_MAX),
+                                                 whole_number(INT64_MAX),
                                              "}(\x8c\x04sizeK\x01u", 3)),
             "taken");
 }
@@ -360,6 +319,11 @@ TEST(ImportMemory, BadInputIsOneSentence) {
                     kPlanOfTheRun),
       "'Tried to allocate 1e400 GiB");
   refused(import_memory(written("list.pickle", "\x80\x02]."), {}), "no segments");
+  const ProgramResult without =
+      run_program({SHARDWRIGHT_BINARY, "import-memory", written("list.pickle", "\x80\x02].")},
+                  {"LC_ALL=C", "SHARDWRIGHT_PYTHON=/nowhere/python3"});
+  EXPECT_EQ(without.exit_code, 5);
+  EXPECT_THAT(without.err, HasSubstr("reading a snapshot needs python3"));
 }
 
 TEST(ImportMemory, AGpuTooSmallForTheRuntimeHoldsNoPlan) {
