@@ -107,11 +107,6 @@ WeightSlices slices_of(const WeightShape& weight, const Parallelism& parallel,
 // The routed experts of a layer are a unit of their own, because fewer ranks hold the same ones: a
 // strategy that gathers and reduces units needs to know no more about experts than their group.
 
-/// Ranks that hold the same numbers of a unit, or the part of them that a strategy shards over.
-constexpr CommGroup sharded_over(ModelUnit unit) {
-  return unit == ModelUnit::kExperts ? CommGroup::kExpertData : CommGroup::kShard;
-}
-
 /// Of the rank that holds the most.
 class ModelUnits {
  public:

@@ -12,7 +12,6 @@ using Bytes = std::int64_t;
 using Nanoseconds = std::int64_t;
 
 inline constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-inline constexpr double kMiB = 1024.0 * 1024.0;
 
 /// Smallest multiple of `multiple` that is not below `value`; both positive.
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {

@@ -49,12 +49,6 @@ TypedGemm typed_gemm(const profiles::GemmParams& params, const profiles::GpuRate
 /// burst clocks that a long run does not hold.
 profiles::GemmParams sustained(profiles::GemmParams params);
 
-/// 2 m n k batch.
-inline double gemm_flops(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch = 1) {
-  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
-         static_cast<double>(batch);
-}
-
 // Time of one GEMM on a processor, cut as the host device's kernel cuts it
 // (sim/core/product_choices.h, kernels/host/simd/gemm.cc).
 //

@@ -213,11 +213,6 @@ class OpCosts {
     const profiles::ContentionParams& contention = profile_.cost.contention.values;
     return in_node ? contention.nvlink_collectives : contention.other_collectives;
   }
-  /// Of the rate of kernels that fill the device, beside that collective.
-  double kept_beside(const CollectiveCost& cost) const {
-    return (1 - cost.channels / static_cast<double>(kernels_.rates.sm_count)) /
-           std::max(1.0, profile_.cost.contention.values.kernels);
-  }
 
  private:
   struct Typed {

@@ -64,12 +64,6 @@ void CachingAllocator::clear() {
   next_address_ = 0;
 }
 
-void CachingAllocator::reset_peaks() {
-  for (AllocatorStats::Gauge* gauge : {&stats_.allocated, &stats_.active, &stats_.reserved}) {
-    gauge->peak = gauge->now;
-  }
-}
-
 Bytes CachingAllocator::page_size(std::uint32_t pool) {
   return is_small(pool) ? kSmallSegment : kLargeSegment;
 }

@@ -170,8 +170,6 @@ class CachingAllocator {
   void empty_cache();
 
   const AllocatorStats& stats() const { return stats_; }
-  /// torch.cuda.reset_peak_memory_stats().
-  void reset_peaks();
   /// Back to the state after construction, keeping the simulation's own memory for the next run.
   void clear();
 

@@ -111,7 +111,6 @@ class ProgramWriter {
     return stack_.parallel.tensor.gathers_each_product && shape_.sequence_parallel;
   }
   /// A compiler finds the overlap of tensor parallelism, pattern by pattern.
-  bool matches_async() const { return matches_async_; }
   bool narrows_inputs() const;
 
   const ProgramTensor& tensor(Tensor tensor) const { return tensors_[tensor]; }

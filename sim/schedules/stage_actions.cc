@@ -27,15 +27,6 @@ Actions stage_actions(const PipelineShape& shape, std::int32_t stage) {
   return actions;
 }
 
-std::int32_t peak_in_flight(const Actions& actions) {
-  std::int32_t held = 0, peak = 0;
-  for (const Action& action : actions) {
-    if (action.kind == PassKind::kForward) peak = std::max(peak, ++held);
-    if (makes_weight_gradient(action.kind)) --held;
-  }
-  return peak;
-}
-
 // DualPipe (deepseek-ai/DualPipe, dualpipe.py): two copies of the model, through which half of the
 // micro-batches go each way, so that one direction computes while the exchanges of experts of the
 // other one travel.

@@ -44,8 +44,4 @@ class ActionWriter {
 /// The actions of `stage`. `shape` must have passed check_shape.
 Actions stage_actions(const PipelineShape& shape, std::int32_t stage);
 
-/// The most forward passes of chunks whose activations a stage holds at once. Activations of a pass
-/// live until its weight gradients are done.
-std::int32_t peak_in_flight(const Actions& actions);
-
 }  // namespace shardwright::sim

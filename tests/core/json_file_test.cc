@@ -72,8 +72,6 @@ TEST(JsonFile, RangesSayWhatIsAccepted) {
             "m.json: n is 0, expected an integer from 2 to 8");
   EXPECT_EQ(refusal_of([&] { root.find<double>("n", above(0.0)); }),
             "m.json: n is 0, expected a number above 0");
-  EXPECT_EQ(refusal_of([&] { root.optional<double>("p", 0.5, at_most(1.0)); }),
-            "m.json: p is 1.5, expected a number of at most 1");
   EXPECT_EQ(root.optional<int>("absent", -1, at_least(1)), -1);
 }
 

@@ -262,13 +262,11 @@ TEST(ModelUnitsTest, TensorRanksRepeatWhatTheyDoNotDivide) {
                 (tp - 1) * (counts.layer_norms + counts.router + down));
 }
 
-TEST(ModelUnitsTest, RoutedExpertsAreAUnitWithAGroupOfItsOwn) {
+TEST(ModelUnitsTest, RoutedExpertsAreAUnitOfTheirOwn) {
   const Model model = named("mixtral-8x7b");
   const std::int64_t all = count_parameters(model).experts;
   EXPECT_EQ(units_of(model, 2, 4).elements(ModelUnit::kExperts), all / 4) << "tp does not cut them";
   EXPECT_EQ(units_of(model, 1, 4, 2).elements(ModelUnit::kExperts), all / 8);
-  EXPECT_EQ(sharded_over(ModelUnit::kExperts), CommGroup::kExpertData);
-  EXPECT_EQ(sharded_over(ModelUnit::kMoeLayer), CommGroup::kShard);
 }
 
 TEST(ModelUnitsTest, NormsOfAllLayersMayBeAUnit) {

@@ -11,11 +11,11 @@
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
-#include "sim/cost/gemm_cost.h"
 #include "sim/predict.h"
 #include "sim/program/optimizer_state.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_formulas.h"
+#include "tests/sim/timed_list.h"
 
 namespace shardwright::sim {
 namespace {

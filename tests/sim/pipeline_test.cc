@@ -222,6 +222,17 @@ TEST(PipelineTest, DualpipeHasTheBubbleOfItsAuthors) {
   }
 }
 
+/// The most forward passes of chunks whose activations a stage holds at once. Activations of a pass
+/// live until its weight gradients are done.
+std::int32_t peak_in_flight(const Actions& actions) {
+  std::int32_t held = 0, peak = 0;
+  for (const Action& action : actions) {
+    if (action.kind == PassKind::kForward) peak = std::max(peak, ++held);
+    if (makes_weight_gradient(action.kind)) --held;
+  }
+  return peak;
+}
+
 TEST(PipelineTest, ActivationsInFlightAreThoseOfTheLiterature) {
   for (const std::int32_t p : {2, 4, 8}) {
     const std::int32_t m = 4 * p;

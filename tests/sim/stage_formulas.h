@@ -99,7 +99,7 @@ inline std::array<double, kMemoryCategories> states(const Model& model, const Pl
   }
   const bool divides = info_of(plan.strategy).shards != Sharded::kNothing;
   const double ranks = divides ? f(layout.group(CommGroup::kShard).size) : 1;
-  const double expert_ranks = divides ? f(layout.group(sharded_over(ModelUnit::kExperts)).size) : 1;
+  const double expert_ranks = divides ? f(layout.group(CommGroup::kExpertData).size) : 1;
   const bool trains_all = plan.numerics.lora == 0;
   const double trained = trains_all ? held.total() : adapters + expert_adapters;
   const double owned = trains_all ? held.dense() / ranks + held.experts / expert_ranks

@@ -12,11 +12,16 @@
 #include "sim/core/base/numbers.h"
 #include "sim/core/layout.h"
 #include "sim/cost/cost.h"
-#include "sim/cost/gemm_cost.h"
 #include "sim/engine/engine.h"
 #include "sim/program/list_pass.h"
 
 namespace shardwright::sim {
+
+/// 2 m n k batch.
+inline double gemm_flops(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch = 1) {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
+         static_cast<double>(batch);
+}
 
 struct TimedList {
   double device_s = 0;     // where the host has run ahead

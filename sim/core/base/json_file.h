@@ -25,7 +25,7 @@
 
 namespace shardwright {
 
-/// Numbers that a reader accepts. Built by at_least, above, at_most and between.
+/// Numbers that a reader accepts. Built by at_least, above and between.
 template <typename T>
 struct NumberRange {
   T min = std::numeric_limits<T>::lowest();
@@ -52,10 +52,6 @@ NumberRange<T> at_least(T min) {
 template <typename T>
 NumberRange<T> above(T min) {
   return {min, std::numeric_limits<T>::max(), true};
-}
-template <typename T>
-NumberRange<T> at_most(T max) {
-  return {std::numeric_limits<T>::lowest(), max};
 }
 template <typename T>
 NumberRange<T> between(T min, T max) {
