@@ -31,7 +31,7 @@ using FieldTarget = std::variant<double*, std::int64_t*, int*, bool*, std::strin
 enum class Need { kRequired, kOptional };
 
 /// What is believed of a value before anything is measured: such a value is one that calibration
-/// can move (sim/calibrate/parameters.h).
+/// can move (sim/calibrate/group_problem.h).
 struct Belief {
   CostGroup group = CostGroup::kProducts;
   /// A standard deviation of the logarithm: what the value differs by between GPUs of one

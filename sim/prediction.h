@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,7 +22,11 @@ namespace shardwright::sim {
 /// little more is expected than there is), or above.
 enum class MemoryVerdict : std::uint8_t { kFits, kTight, kDoesNotFit };
 /// "fits", "tight", "does not fit".
-std::string_view name_of(MemoryVerdict verdict);
+inline std::string_view name_of(MemoryVerdict verdict) {
+  return verdict == MemoryVerdict::kFits    ? "fits"
+         : verdict == MemoryVerdict::kTight ? "tight"
+                                            : "does not fit";
+}
 
 struct MemoryPrediction {
   bool fits = false;               // what is expected; for verbs see verdict
@@ -61,7 +66,10 @@ struct TimePrediction {
 
   /// What the four parts leave of the iteration. The simulator gives every nanosecond to one of
   /// them, so a rest below one is rounding and counts as none.
-  double other_s() const;
+  double other_s() const {
+    const double rest = iteration_s - (compute_s + exposed_communication_s + host_s + optimizer_s);
+    return std::abs(rest) < 1e-9 ? 0 : rest;
+  }
 };
 
 /// One stage of a pipeline; the times add up to the step.

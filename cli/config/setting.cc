@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/config/setting_bounds.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/base/read_file.h"

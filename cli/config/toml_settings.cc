@@ -24,7 +24,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "cli/config/setting_bounds.h"
 #include "sim/core/base/error.h"
 #endif
 

@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/config/setting_bounds.h"
 #include "sim/core/base/error.h"
 #endif
 

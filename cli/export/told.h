@@ -4,12 +4,15 @@
 // the best that the framework does.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/export/settings.h"
 #include "sim/core/model.h"
 #include "sim/job.h"
+#include "sim/predict.h"
 #include "tuner/advice/tuning.h"
 
 namespace shardwright::cli {
@@ -69,5 +72,15 @@ const FrameworkPlan& best_of_frameworks(const std::vector<FrameworkPlan>& plans)
 
 /// For the whole answer about `plan`'s framework.
 tuner::Frameworks frameworks_for(const FrameworkPlan& plan);
+
+// What a trainer will do with exported settings, predicted.
+
+struct AsRun {
+  sim::Job inputs;  // with the plan that the trainer follows
+  std::optional<sim::Prediction> prediction;
+  std::string refusal;  // why there is none
+};
+
+AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings);
 
 }  // namespace shardwright::cli

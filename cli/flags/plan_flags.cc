@@ -13,7 +13,7 @@
 #include "profiles/cluster_file.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/ledger/ledger_profile.h"
-#include "profiles/prices/energy.h"
+#include "profiles/prices/price.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"

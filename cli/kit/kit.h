@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "cli/export/as_run.h"
 #include "cli/export/settings.h"
 #include "cli/export/source.h"
+#include "cli/export/told.h"
 
 namespace shardwright::cli {
 

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "cli/build_info.h"
-#include "cli/machine/processor.h"
+#include "cli/machine/machine.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #include "exec/cuda/gpus.h"
@@ -187,7 +187,7 @@ namespace {
 double mean_bytes(const std::vector<Schedule>& stages) {
   const Bytes sum = std::accumulate(
       stages.begin(), stages.end(), Bytes{0},
-      [](Bytes before, const Schedule& stage) { return before + static_memory_bytes(stage); });
+      [](Bytes bytes, const Schedule& stage) { return bytes + static_memory_bytes(stage); });
   return static_cast<double>(sum) / static_cast<double>(stages.size());
 }
 

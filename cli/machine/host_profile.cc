@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "cli/machine/processor.h"
+#include "cli/machine/machine.h"
 #include "profiles/stack_file.h"
 #include "sim/calibrate/calibration_files.h"
 

@@ -3,11 +3,13 @@
 // same binary can ask on a laptop without a driver and on a node with eight GPUs.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/build_info.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {
@@ -53,5 +55,85 @@ struct Machine {
 /// Probes; takes some tens of milliseconds where CUDA libraries are installed. Never throws for
 /// what is missing or broken: that is what it reports.
 Machine probe_machine();
+
+// Where the shell would find a program.
+
+/// The first executable file of that name on the PATH; empty when there is none.
+std::filesystem::path program_path(const std::string& name);
+
+// A library opened at run time because the machine may not have it.
+//
+// It is never unloaded: CUDA's and MPI's libraries register handlers that run when the process
+// ends.
+
+class SharedLibrary {
+ public:
+  /// Opens the first of `names` that opens, by the loader's rules, then in each of `folders`.
+  SharedLibrary(const std::vector<std::string>& names,
+                const std::vector<std::filesystem::path>& folders = {});
+
+  bool opened() const { return handle_ != nullptr; }
+  /// Where it lies; empty when it was not opened.
+  std::string path() const;
+  /// Why it was not opened: what the loader said about the first name.
+  const std::string& problem() const { return problem_; }
+
+  /// Why a part of it, a library of that name beside it or where the loader looks, cannot be
+  /// opened; empty when it can.
+  std::string why_without(const std::string& part) const;
+
+  /// The function of that name, or nullptr. `Function` is its type, such as int(int*).
+  template <typename Function>
+  Function* function(const char* name) const {
+    return reinterpret_cast<Function*>(symbol(name));
+  }
+
+ private:
+  void* symbol(const char* name) const;
+
+  void* handle_ = nullptr;
+  std::string problem_;
+};
+
+// The processor of this machine, as traces and doctor name it.
+
+struct Processor {
+  std::string name{};  // "AMD EPYC 7742 64-Core Processor"
+  int cores = 1;
+  Bytes memory_bytes = 0;
+};
+
+Processor this_processor();
+
+// What a machine and a build together can do, and what to install for the rest. Pure functions of
+// what was found, so that every combination can be tested on any machine.
+
+struct Capability {
+  std::string name{};  // "predict", "run --device cuda"
+  bool available = false;
+  bool calculates = false;  // needs nothing but this binary
+  std::string reason{};     // why not, as one clause; empty when available
+};
+
+/// `verbs` are the names of the verbs in this build.
+std::vector<Capability> capabilities(const Machine& machine, const BuildInfo& build,
+                                     const std::vector<std::string>& verbs);
+
+struct Advice {
+  std::string component{};  // key of the component that is missing
+  std::string title{};
+  std::string command{};  // to paste into a shell; empty where no command can help
+  std::string note{};     // what it is good for, or why there is no command
+};
+
+/// Adds to the detail of each component of which this release is newer than what was read of it
+/// (exec/libraries/rules.json).
+void note_what_rules_miss(std::vector<Component>& components);
+
+std::vector<Advice> install_advice(const Machine& machine);
+
+/// Appends the components cuda_driver, gpu, cuda_toolkit, cublas_lt, nccl, cupti, cudnn and nvrtc,
+/// and fills `gpus`.
+void probe_cuda(Machine& machine);
 
 }  // namespace shardwright::cli

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/machine/machine_cuda.h"
 
 #include <fmt/core.h>
 
@@ -11,8 +10,7 @@
 #include <functional>
 #include <optional>
 
-#include "cli/machine/program_path.h"
-#include "cli/machine/shared_library.h"
+#include "cli/machine/machine.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cli/build_info.h"
-#include "cli/machine/processor.h"
+#include "cli/machine/machine.h"
 #include "cli/run/rank_devices.h"
 #include "exec/comm/local_communicator.h"
 #include "kernels/host/parallel.h"

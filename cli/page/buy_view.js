@@ -5,10 +5,9 @@ import {OF_THE_MACHINE, catalogue, flagOf, flagsOfPlan, wordsFor} from './catalo
 import {modelChooser, remainingInputs, row, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {countOf, daysOf} from './format.js';
-import {priceOf, setPrice} from './prices.js';
 import {Progress} from './search.js';
 import {sizingView} from './size_answers.js';
-import {changed, filesOf, setFlag, setFlags, state} from './store.js';
+import {changed, filesOf, priceOf, setFlag, setFlags, setPrice, state} from './store.js';
 import {fold, html} from './svg.js';
 
 const SHOWN_IN_BUY = ['model', 'stack', 'tokens', 'deadline', 'budget', 'clusters', 'price', 'cluster', 'gpus'];

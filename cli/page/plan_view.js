@@ -4,8 +4,7 @@ import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.j
 import {clusterChooser, flagInput, modelChooser, remainingInputs, row, slider, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {PARTS, fillPlan, reasonsView, timelinesView, wholeRun} from './plan_answers.js';
-import {priceOf, setPrice} from './prices.js';
-import {changed, setFlag, setFlags, state} from './store.js';
+import {changed, priceOf, setFlag, setFlags, setPrice, state} from './store.js';
 import {fold, html, part} from './svg.js';
 
 const DOUBLING = Array.from({length: 15}, (_, power) => 2 ** power);

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
+#include "sim/job.h"
 #include "sim/trace/step_trace.h"
 
 namespace shardwright::cli {
@@ -17,5 +19,12 @@ namespace shardwright::cli {
 /// ...]}], "memory": {"allocated": [[at, bytes], ...], "reserved"}, "layer": {"forward": [begin,
 /// end], "backward"}}
 nlohmann::ordered_json drawn_step(const sim::StepTrace& trace);
+
+// The file that --trace writes: predicted steps as a Chrome trace, for Perfetto.
+
+/// Predicts the plans of the job, writes their steps and says so on stderr: of one rank, of a
+/// pipeline one of each stage. `verb` is named as the origin. Throws Error where the file cannot be
+/// written.
+void write_trace_of(const std::string& path, const std::string& verb, const sim::Job& inputs);
 
 }  // namespace shardwright::cli

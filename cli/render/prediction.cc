@@ -19,7 +19,6 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/words/plan.h"
-#include "cli/render/words/runs_here.h"
 #include "cli/render/words/sizing.h"
 #include "cli/render/words/why.h"
 #include "cli/text.h"
@@ -27,7 +26,7 @@
 #include "sim/core/plan_json.h"
 #include "sim/core/units.h"
 #include "sim/cost/attention_cost.h"
-#include "tuner/size/size_batches.h"
+#include "tuner/size/sizing.h"
 
 namespace shardwright::cli {
 

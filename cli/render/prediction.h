@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "cli/render/text/terminal.h"
-#include "profiles/prices/energy.h"
 #include "profiles/prices/price.h"
-#include "sim/explain/jitter.h"
+#include "sim/explain/explain.h"
 #include "sim/job.h"
 #include "sim/predict.h"
 #include "tuner/runs/run_cost.h"

@@ -13,9 +13,7 @@
 #include "cli/render/text/terminal.h"
 #include "profiles/ledger/whole_runs.h"
 #include "profiles/operations.h"
-#include "profiles/prices/energy.h"
-#include "tuner/size/offers.h"
-#include "tuner/size/savings.h"
+#include "profiles/prices/price.h"
 #include "tuner/size/sizing.h"
 #include "tuner/size/sizing_choice.h"
 

@@ -13,7 +13,6 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/words/plan.h"
-#include "cli/render/words/runs_here.h"
 #include "cli/render/words/why.h"
 #include "cli/text.h"
 #include "sim/core/plan_json.h"

@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 38> kMovesUnsaid = {
     "network",        "rank-processes"};
 
 /// Keys of a config.json that name things.
-constexpr std::array<std::string_view, 7> kNames = {
+constexpr std::array<std::string_view, 7> kFactNames = {
     "dtype",        "torch_dtype",  "transformers_version", "use_cache",
     "bos_token_id", "eos_token_id", "pad_token_id"};
 
@@ -67,7 +67,7 @@ exec::JobFacts facts_of_config(const std::string& text) {
   exec::JobFacts facts;
   const nlohmann::json config = parse_json(text);
   for (const auto& [key, value] : config.items()) {
-    if (key.starts_with('_') || is_among(kNames, key)) continue;
+    if (key.starts_with('_') || is_among(kFactNames, key)) continue;
     facts.push_back({fmt::format("{}{}", kOfConfig, key), value.dump()});
   }
   return facts;

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "cli/export/module_names.h"
+#include "cli/export/settings.h"
 #include "cli/trainers/fine_tuning.h"
 #include "cli/trainers/rows.h"
 #include "sim/core/base/words.h"

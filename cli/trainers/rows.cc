@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/export/module_names.h"
+#include "cli/export/settings.h"
 #include "cli/trainers/fine_tuning.h"
 #include "sim/core/base/words.h"
 

@@ -9,7 +9,6 @@
 
 #include <string>
 
-#include "cli/export/module_names.h"
 #include "cli/export/settings.h"
 #include "sim/core/base/error.h"
 

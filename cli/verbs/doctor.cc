@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/build_info.h"
-#include "cli/machine/capabilities.h"
 #include "cli/machine/execution.h"
 #include "cli/machine/machine.h"
 #include "cli/render/text/json_text.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/build_info.h"
-#include "cli/export/as_run.h"
 #include "cli/export/settings.h"
+#include "cli/export/told.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/memory/predicted_snapshot.h"
 #include "cli/render/measured/trainer_file.h"

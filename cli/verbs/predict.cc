@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
-#include "cli/flags/price_flags.h"
+#include "cli/flags/size_flags.h"
+#include "cli/render/drawn_step.h"
 #include "cli/render/explanation.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 #include "cli/text.h"
-#include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/base/error.h"
 #include "sim/explain/explain.h"

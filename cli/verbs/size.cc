@@ -19,7 +19,7 @@
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/hf/config.h"
 #include "tuner/runs/run_cost.h"
-#include "tuner/size/size_batches.h"
+#include "tuner/size/sizing.h"
 
 namespace shardwright::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "profiles/data_file.h"
-#include "profiles/prices/energy.h"
+#include "profiles/prices/price.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/json_file.h"
 

@@ -23,7 +23,7 @@ import math
 import statistics
 
 from profiles.research import conformal, product
-from profiles.research.release_month import release_month
+from profiles.research.software_age import release_month
 
 LEVEL = 0.9
 OFTEN = 3  # cells, from which on a GPU or a pair counts as known; kOften of uncertainty.cc

@@ -14,7 +14,7 @@ import json
 import math
 
 from profiles.research import product
-from profiles.research.release_month import month_in
+from profiles.research.software_age import month_in
 
 DATA = product.DATA
 TABLES = {name: product.read_table(name) for name in ("ledger", "parallel")}

@@ -11,13 +11,26 @@ from __future__ import annotations
 
 import collections
 import math
+import re
 
 from profiles.research import product
-from profiles.research.release_month import release_month
 
 LOSSES = [step / 500 for step in range(8)]
 LEVELS = [0.94 + step / 50 for step in range(11)]
 NARROW = ("fp8", "nvfp4")
+
+
+def month_in(text):
+    """Of "NeMo 26.04.01" that is "2026-04"; empty where the text names none."""
+    found = re.search(r"\b(?:20)?(2\d)[-.](\d\d)", text)
+    return f"20{found[1]}-{found[2]}" if found else ""
+
+
+def release_month(row, releases):
+    """Of the row's version, or what `releases` (fitted/software_age.json) says of versions that begin so."""
+    version = row.get("version", "")
+    known = releases.get(row["stack"], {})
+    return month_in(version) or next((month for begin, month in known.items() if version.startswith(begin)), "")
 
 
 def month_number(text):

@@ -4,7 +4,7 @@
 //
 // Written by `python3 -m profiles.research steps` from the published runs, each predicted by
 // constants that were fitted without it. sim/uncertainty/intervals.h compares a prediction's
-// inputs with what was seen, sim/score/leave_one_out.h shows what the runs were off by.
+// inputs with what was seen, sim/score/validation.h shows what the runs were off by.
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@
 #include "profiles/ledger/ledger_profile.h"
 #include "profiles/profile.h"
 #include "profiles/uncertainty/uncertainty.h"
-#include "sim/calibrate/parameters.h"
+#include "sim/calibrate/group_problem.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/features.h"

@@ -105,9 +105,9 @@ void append(profiles::ObservationSet& set, profiles::ObservationSet more) {
   set.kernel_seconds += more.kernel_seconds;
 }
 
-Gathered gather(const std::vector<std::filesystem::path>& files,
-                const profiles::ImportOptions& options) {
-  Gathered result;
+GatheredObservations gather(const std::vector<std::filesystem::path>& files,
+                            const profiles::ImportOptions& options) {
+  GatheredObservations result;
   std::vector<std::filesystem::path> others;
   for (const std::filesystem::path& file : files) {
     if (profiles::detect_format(file) != profiles::TraceFormat::kShardwright) {
@@ -186,7 +186,7 @@ profiles::ImportOptions import_options(const CalibrationRequest& request,
   return options;
 }
 
-std::string stack_of(const CalibrationRequest& request, const Gathered& gathered) {
+std::string stack_of(const CalibrationRequest& request, const GatheredObservations& gathered) {
   if (request.stack) return *request.stack;
   return gathered.identity ? gathered.identity->plan.stack : kForeignStack;
 }
@@ -304,7 +304,7 @@ Drift drift_of_files(const CalibrationRequest& request, const std::string& name)
   if (!cluster.calibration) {
     throw Error(fmt::format("--check is '{}', expected a profile that calibrate wrote", name));
   }
-  const Gathered gathered = gather(request.files, import_options(request, name));
+  const GatheredObservations gathered = gather(request.files, import_options(request, name));
   const std::string stack =
       cluster.calibration->stack.empty() ? stack_of(request, gathered) : cluster.calibration->stack;
   const profiles::Profile profile = profiles::make_profile(cluster, profiles::load_stack(stack));

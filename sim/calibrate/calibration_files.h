@@ -50,14 +50,14 @@ void write_calibrated(const std::filesystem::path& out, const CalibratedFile& fi
 // profiles/import. A trace's operations on a processor also say what the processor is: its cores
 // and memory replace those of a generic profile.
 
-struct Gathered {
+struct GatheredObservations {
   profiles::ObservationSet set;
   std::optional<TraceIdentity> identity;  // of the first own trace
 };
 
 /// Throws Error as the importers do.
-Gathered gather(const std::vector<std::filesystem::path>& files,
-                const profiles::ImportOptions& options = {});
+GatheredObservations gather(const std::vector<std::filesystem::path>& files,
+                            const profiles::ImportOptions& options = {});
 
 /// Appends `more`, its sources and instances numbered on.
 void append(profiles::ObservationSet& set, profiles::ObservationSet more);
@@ -84,7 +84,7 @@ struct CalibrationRequest {
 
 struct FileCalibration {
   CalibratedFile file;
-  Gathered gathered;
+  GatheredObservations gathered;
   CalibrationResult result;
   std::vector<profiles::LeftOut> rows_left_out;  // by rows_of
 };

@@ -21,7 +21,7 @@
 
 #include "profiles/calibration.h"
 #include "profiles/profile.h"
-#include "sim/calibrate/parameters.h"
+#include "sim/calibrate/group_problem.h"
 #include "sim/calibrate/rows.h"
 #include "sim/cost/op_cost.h"
 

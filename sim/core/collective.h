@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -59,7 +61,11 @@ struct RankGroup {
 
 enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
 /// "all_gather" and so on.
-std::string_view name_of(Collective collective);
+constexpr std::string_view name_of(Collective collective) {
+  constexpr std::array<std::string_view, 4> kNames{"all_gather", "reduce_scatter", "all_reduce",
+                                                   "broadcast"};
+  return kNames[static_cast<std::size_t>(collective)];
+}
 
 /// How a collective and the compute stream meet.
 enum class Overlap : std::uint8_t {
@@ -100,7 +106,15 @@ struct DispatchShape {
 
 /// Expected number of distinct places, out of n, that hold a token's k experts out of E, with
 /// balanced routing: n (1 - C(E - E/n, k) / C(E, k)). `places` must divide `experts`.
-double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places);
+inline double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places) {
+  const double here = static_cast<double>(experts) / static_cast<double>(places);
+  double none = 1;  // of the experts of one place is chosen
+  for (std::int64_t i = 0; i < per_token; ++i) {
+    none *=
+        std::max(0.0, static_cast<double>(experts - i) - here) / static_cast<double>(experts - i);
+  }
+  return static_cast<double>(places) * (1 - none);
+}
 
 struct CollectiveWork {
   CommGroup group = CommGroup::kTensor;

@@ -235,7 +235,7 @@ PredictedStep predicted_step(Predictor& predictor, const Plan& plan) {
 
 namespace {
 
-struct MemoryChange {
+struct BytesChange {
   Nanoseconds at_ns = 0;
   Bytes bytes = 0;
 };
@@ -259,7 +259,7 @@ std::vector<Span> spans_by_id(const Schedule& schedule, const Timeline& timeline
 std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timeline& timeline) {
   const std::vector<Span> spans = spans_by_id(schedule, timeline);
   std::map<std::pair<Tensor, std::int32_t>, Bytes> live;  // by tensor and unit
-  std::vector<MemoryChange> changes;
+  std::vector<BytesChange> changes;
   MemoryActions actions(schedule);
   for_each_op(schedule, [&](const OpInstance& at, const Op&) {
     const Span& span = spans[static_cast<std::size_t>(at.id)];
@@ -281,11 +281,11 @@ std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timel
     }
   });
   std::stable_sort(changes.begin(), changes.end(),
-                   [](const MemoryChange& a, const MemoryChange& b) { return a.at_ns < b.at_ns; });
+                   [](const BytesChange& a, const BytesChange& b) { return a.at_ns < b.at_ns; });
   Bytes total = 0;
   for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
   std::vector<MemorySample> samples{{0, total, 0}};
-  for (const MemoryChange& change : changes) {
+  for (const BytesChange& change : changes) {
     total += change.bytes;
     samples.push_back({change.at_ns, total, 0});
   }

@@ -11,8 +11,7 @@
 #include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "tuner/search/search.h"
-#include "tuner/size/offers.h"
-#include "tuner/size/size_batches.h"
+#include "tuner/size/sizing.h"
 
 namespace {
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/machine/capabilities.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
+#include "cli/machine/machine.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::cli {

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "cli/machine/program_path.h"
+#include "cli/machine/machine.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 

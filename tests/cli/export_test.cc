@@ -11,9 +11,8 @@
 #include <set>
 #include <sstream>
 
-#include "cli/export/module_names.h"
 #include "cli/export/settings.h"
-#include "cli/machine/program_path.h"
+#include "cli/machine/machine.h"
 #include "cli/render/measured/trainer_file.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"

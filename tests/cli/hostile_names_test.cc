@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "cli/config/setting.h"
-#include "cli/export/as_run.h"
 #include "cli/export/settings.h"
 #include "cli/export/source.h"
+#include "cli/export/told.h"
 #include "cli/kit/kit.h"
-#include "cli/machine/program_path.h"
+#include "cli/machine/machine.h"
 #include "cli/render/measured/trainer_file.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/machine/program_path.h"
+#include "cli/machine/machine.h"
 #include "tests/cli/run_fixture.h"
 
 namespace shardwright::cli {

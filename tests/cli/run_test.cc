@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "cli/machine/program_path.h"
+#include "cli/machine/machine.h"
 #include "cli/run/settings.h"
 #include "kernels/random.h"
 #include "sim/core/base/error.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this program says it trains itself: the command is one that `run` takes, and a refusal names
 // what is in the way.
-#include "cli/render/words/runs_here.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +12,7 @@
 
 #include "cli/embed/verb_call.h"
 #include "cli/flags/plan_flags.h"
+#include "cli/render/words/plan.h"
 #include "exec/family.h"
 #include "profiles/data_file.h"
 #include "sim/core/executed_plan.h"

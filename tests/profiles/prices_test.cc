@@ -6,7 +6,6 @@
 
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
-#include "profiles/prices/energy.h"
 #include "profiles/prices/price.h"
 #include "sim/core/base/error.h"
 #include "tests/support/files.h"

@@ -12,7 +12,7 @@
 #include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/stragglers.h"
-#include "sim/explain/jitter.h"
+#include "sim/explain/explain.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/strategies/lower.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The promise of `size` about batches: for a number of GPUs no batch that it may choose makes the
 // whole run shorter than its answer, and more GPUs do not take longer. Over random requests.
-#include "tuner/size/size_batches.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +13,7 @@
 #include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "tests/tuner/models.h"
+#include "tuner/size/sizing.h"
 #include "tuner/size/sizing_choice.h"
 
 namespace shardwright::tuner {

@@ -17,8 +17,6 @@
 #include "tests/tuner/models.h"
 #include "tuner/runs/run_cost.h"
 #include "tuner/search/search.h"
-#include "tuner/size/savings.h"
-#include "tuner/size/size_batches.h"
 #include "tuner/size/sizing_choice.h"
 
 namespace shardwright::tuner {

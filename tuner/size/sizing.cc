@@ -2,24 +2,37 @@
 #include "tuner/size/sizing.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
 
+#include "profiles/cluster_file.h"
+#include "profiles/data_file.h"
+#include "profiles/gpu_cost.h"
+#include "profiles/ledger/ledger_profile.h"
+#include "profiles/prices/price.h"
+#include "profiles/stack_file.h"
+#include "profiles/uncertainty/uncertainty.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
 #include "sim/core/base/worker_pool.h"
 #include "sim/core/layout.h"
+#include "sim/core/units.h"
 #include "sim/uncertainty/intervals.h"
+#include "tuner/runs/run_cost.h"
 #include "tuner/search/robustness.h"
 #include "tuner/search/search.h"
-#include "tuner/size/size_batches.h"
+#include "tuner/search/space.h"
 #include "tuner/size/sizing_choice.h"
 
 namespace shardwright::tuner {
@@ -503,6 +516,267 @@ std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) 
 
 bool chooses_batch(const SizingJob& job) {
   return !job.fixed.global_batch && !job.fixed.grad_accum;
+}
+
+namespace {
+
+Sweep tuned(const Model& model, const Offer& offer, const SizingJob& job, std::int64_t gpus,
+            Strategy strategy) {
+  SizingJob own = job;
+  own.fixed.strategies = {strategy};
+  own.gpus = gpus;
+  return sweep(model, {offer}, own);
+}
+
+sim::Prediction best_plan(const Model& model, const Offer& offer, const SizingJob& job,
+                          std::int64_t gpus, Strategy strategy) {
+  Sweep result = tuned(model, offer, job, gpus, strategy);
+  if (!result.options.empty()) return std::move(result.options.front().prediction);
+  const LeftOut& why = result.left_out.front();
+  throw Error(fmt::format("--compare: {} has no plan on {} GPUs of {}: {}", name_of(strategy), gpus,
+                          offer.name, why.reason),
+              why.lack == Lack::kMemory ? ExitCode::kInfeasible : ExitCode::kBadInput);
+}
+
+/// The fewest whole nodes, below the fleet, on which the faster strategy is no slower; each GPU has
+/// as many sequences as in the fleet.
+void find_whole_nodes(const Model& model, const Offer& offer, const SizingJob& job,
+                      Savings& savings) {
+  constexpr int kTries = 32;
+  const std::int64_t node = std::min(offer.profile.cluster.gpus_per_node, savings.gpus);
+  const Plan& plan = savings.faster.plan;
+  savings.whole_node_gpus = savings.gpus;
+  savings.whole_node_tokens_per_s = savings.faster.time.tokens_per_s;
+  const double nodes = savings.equal.gpus_needed / static_cast<double>(node);
+  std::int64_t gpus = std::max<std::int64_t>(1, static_cast<std::int64_t>(nodes)) * node;
+  for (int i = 0; i < kTries && gpus < savings.gpus; ++i, gpus += node) {
+    SizingJob own = job;
+    if (!own.fixed.micro_batch || !own.fixed.grad_accum)
+      own.fixed.global_batch = plan.micro_batch * plan.grad_accum * gpus;
+    const Sweep result = tuned(model, offer, own, gpus, plan.strategy);
+    if (result.options.empty()) continue;
+    const double tokens_per_s = result.options.front().prediction.time.tokens_per_s;
+    if (tokens_per_s < savings.slower.time.tokens_per_s) continue;
+    savings.whole_node_gpus = gpus;
+    savings.whole_node_tokens_per_s = tokens_per_s;
+    return;
+  }
+}
+
+}  // namespace
+
+EqualThroughput equal_throughput(double gpus, double faster_tokens_per_gpu_s,
+                                 double slower_tokens_per_gpu_s, double usd_per_gpu_hour) {
+  EqualThroughput equal;
+  equal.gpus_needed = gpus * slower_tokens_per_gpu_s / faster_tokens_per_gpu_s;
+  equal.gpus_saved = gpus - equal.gpus_needed;
+  if (usd_per_gpu_hour > 0)
+    equal.usd_per_month = equal.gpus_saved * usd_per_gpu_hour * kHoursPerMonth;
+  return equal;
+}
+
+Savings compare_strategies(const Model& model, const std::vector<Offer>& offers, std::size_t offer,
+                           const SizingJob& job, std::int64_t gpus,
+                           const std::array<Strategy, 2>& strategies) {
+  const Offer& at = offers[offer];
+  Savings savings;
+  savings.offer = offer;
+  savings.gpus = gpus;
+  savings.faster = best_plan(model, at, job, gpus, strategies[0]);
+  savings.slower = best_plan(model, at, job, gpus, strategies[1]);
+  if (savings.faster.time.tokens_per_s < savings.slower.time.tokens_per_s)
+    std::swap(savings.faster, savings.slower);
+  savings.equal = equal_throughput(static_cast<double>(gpus), savings.faster.time.tokens_per_gpu_s,
+                                   savings.slower.time.tokens_per_gpu_s, at.usd_per_gpu_hour);
+  savings.executed_alike =
+      executed_as(strategies[0], at.profile.stack) == executed_as(strategies[1], at.profile.stack);
+  find_whole_nodes(model, at, job, savings);
+  return savings;
+}
+
+using profiles::DataKind;
+
+std::vector<std::string> price_names(const std::string& name, const Cluster& machine) {
+  return {name, machine.id, machine.gpu.id};
+}
+
+profiles::Price price_of_cluster(const std::string& name, const Cluster& machine,
+                                 const Prices& given, profiles::PriceKind kind,
+                                 const profiles::PriceFile& imported) {
+  for (const std::string& known : price_names(name, machine)) {
+    if (const auto at = given.find(known); at != given.end())
+      return {at->second, {at->second, at->second}, "", {"--price", "", ""}};
+  }
+  if (const auto price = imported.find(machine.id, machine.gpu.id, kind)) return *price;
+  return profiles::load_prices(name)[static_cast<std::size_t>(kind)];
+}
+
+void check_price_names(const Prices& given, const std::vector<std::string>& offered) {
+  std::vector<std::string> known = offered;
+  for (const DataKind kind : {DataKind::kCluster, DataKind::kGpu}) {
+    for (const std::string& name : profiles::shipped_names(kind)) known.push_back(name);
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  for (const auto& [name, usd] : given) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw Error(
+        fmt::format("--price names '{}', but there is no cluster or GPU of that name; the "
+                    "nearest are {}",
+                    name, fmt::join(nearest_few(name, known, 3), ", ")));
+  }
+}
+
+std::vector<std::string> clusters_on_offer() {
+  std::vector<std::string> names = profiles::shipped_names(DataKind::kCluster);
+  std::erase_if(names, [](const std::string& name) {
+    return profiles::load_cluster(name).cluster.gpu.is_processor();
+  });
+  return names;
+}
+
+std::vector<Offer> load_offers(const std::vector<std::string>& names,
+                               const std::optional<std::string>& stack,
+                               const std::vector<std::string>& overrides, const Prices& prices,
+                               profiles::PriceKind kind, const profiles::PriceFile& imported,
+                               const NodeChanges& changes) {
+  // What all clusters share is read once.
+  std::map<std::string, profiles::StackFile> stacks;
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
+  const profiles::Energy energy =
+      changes.power_limit_watts ? profiles::load_energy() : profiles::Energy{};
+  const profiles::StackFile dividing = profiles::load_stack(profiles::usual_model_parallel_stack());
+  std::vector<Offer> offers;
+  std::vector<std::string> offered;
+  for (const std::string& name : names) {
+    Offer& offer = offers.emplace_back();
+    offer.name = name;
+    const profiles::ClusterFile cluster = profiles::load_cluster(name);
+    std::vector<std::string> own = overrides;
+    if (changes.network_bytes_per_s && cluster.cluster.nics_per_node > 0) {
+      const std::vector<std::string> network =
+          profiles::node_network_overrides(cluster.cluster, *changes.network_bytes_per_s);
+      own.insert(own.begin(), network.begin(), network.end());
+    }
+    const std::string software = stack.value_or(profiles::usual_stack(cluster.cluster));
+    if (!stacks.contains(software)) stacks.emplace(software, profiles::load_stack(software));
+    offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, own);
+    if (changes.power_limit_watts &&
+        *changes.power_limit_watts < energy.drawn_watts(cluster.cluster.gpu.id).value_or(0)) {
+      for (std::string& value :
+           profiles::power_limit_overrides(offer.profile, energy, *changes.power_limit_watts))
+        own.push_back(std::move(value));
+      offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, own);
+    }
+    offer.profile.uncertainty = uncertainty;
+    if (!stack && cluster.cluster.devices_per_node == 0) {
+      offer.model_parallel = profiles::make_profile(cluster, dividing, costs, own);
+      offer.model_parallel->uncertainty = uncertainty;
+    } else if (offer.profile.stack.parallel.features().has(Feature::kTensor)) {
+      offer.model_parallel = offer.profile;
+    }
+    const Cluster& machine = offer.profile.cluster;
+    for (std::string& known : price_names(name, machine)) offered.push_back(std::move(known));
+    offer.price = price_of_cluster(name, machine, prices, kind, imported);
+    offer.usd_per_gpu_hour = offer.price.usd_per_gpu_hour;
+    offer.profile.cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
+    if (offer.model_parallel)
+      offer.model_parallel->cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
+  }
+  check_price_names(prices, offered);
+  return offers;
+}
+
+bool estimate_only(const Offer& offer) {
+  if (offer.profile.cost.gemm.provenance.confidence != "estimate") return false;
+  const auto has = [&](const std::vector<std::string>& gpus) {
+    return std::find(gpus.begin(), gpus.end(), offer.profile.cluster.gpu.id) != gpus.end();
+  };
+  const auto& seen = offer.profile.uncertainty.seen;
+  if (const auto gpus = seen.find("gpu"); gpus != seen.end() && has(gpus->second)) return false;
+  const profiles::ModelParallelRuns* model_parallel =
+      offer.model_parallel
+          ? profiles::model_parallel_uncertainty().runs_of(offer.model_parallel->stack.family)
+          : nullptr;
+  return model_parallel == nullptr || !has(model_parallel->gpus);
+}
+
+std::string price_source(const Offer& offer) {
+  if (!offer.price.known()) return "";
+  std::string words = offer.price.origin.source;
+  if (!offer.price.origin.date.empty()) words += ", " + offer.price.origin.date;
+  return words;
+}
+
+namespace {
+
+constexpr double kNearlyAll = 0.95;  // of the largest batch that replicas share
+constexpr double kCapStep = 1.35;    // from one cap to the next
+constexpr double kPlenty = 8;  // sequences a GPU, of which a larger batch makes nothing faster
+
+/// Sequences of a GPU that make whole micro-batches of several sizes.
+std::int64_t whole_share(std::int64_t each) {
+  if (each >= 8) return each - each % 4;
+  return each >= 3 ? each - each % 2 : each;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> plain_batches(double cap, std::int64_t unit) {
+  const auto each = static_cast<std::int64_t>(cap) / unit;
+  if (each == 0) return {unit};
+  std::vector<std::int64_t> batches{whole_share(each) * unit};
+  if (static_cast<double>(each) < kPlenty) batches.push_back((each + 1) * unit);
+  return batches;
+}
+
+std::vector<std::int64_t> shared_batches(double cap, std::int64_t gpus, std::int64_t most_ranks) {
+  std::vector<std::int64_t> batches;
+  std::int64_t fewest = gpus;  // replicas
+  for (std::int64_t ranks = 1; ranks <= std::min(most_ranks, gpus); ++ranks) {
+    if (gpus % ranks != 0) continue;
+    const std::int64_t replicas = fewest = gpus / ranks;
+    const std::int64_t most = static_cast<std::int64_t>(cap) / replicas * replicas;
+    if (most == 0) continue;
+    const bool served = std::any_of(batches.begin(), batches.end(), [&](std::int64_t batch) {
+      return batch % replicas == 0 &&
+             static_cast<double>(batch) >= kNearlyAll * static_cast<double>(most);
+    });
+    if (!served) batches.push_back(most);
+  }
+  if (batches.empty()) batches.push_back(fewest);
+  std::sort(batches.rbegin(), batches.rend());
+  return batches;
+}
+
+std::string batch_contradiction(const Request& fixed, std::int64_t gpus) {
+  if (!fixed.global_batch || *fixed.global_batch % gpus == 0) return {};
+  if (*fixed.global_batch < gpus) {
+    return fmt::format("a global batch of {} sequences is too small for {} GPUs",
+                       *fixed.global_batch, gpus);
+  }
+  const std::int64_t below = *fixed.global_batch / gpus * gpus;
+  return fmt::format("a global batch of {} sequences is no multiple of {} GPUs, {} or {} would be",
+                     *fixed.global_batch, gpus, below, below + gpus);
+}
+
+double uncounted_tokens(const RunConditions& conditions) {
+  return std::max(kUsualOverhead * conditions.critical_tokens, conditions.own_published_tokens);
+}
+
+std::vector<double> batch_caps(const SizingJob& job, std::int64_t gpus) {
+  const auto length = static_cast<double>(job.fixed.seq_len);
+  // Powers of two of GPUs share the usual batch, a power of two of sequences.
+  const bool even = is_power_of_two(gpus);
+  const double usual =
+      std::max(1.0, (even ? job.run.usual_tokens : uncounted_tokens(job.run)) / length);
+  const double largest = job.run.published_tokens / length;
+  if (usual >= kPlenty * static_cast<double>(gpus) || largest <= usual) return {usual};
+  std::vector<double> caps;
+  for (double cap = usual; cap * kCapStep <= largest; cap *= kCapStep) caps.push_back(cap);
+  caps.push_back(largest);
+  return caps;
 }
 
 }  // namespace shardwright::tuner

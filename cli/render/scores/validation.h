@@ -10,7 +10,6 @@
 #include "cli/render/text/terminal.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/score/kernel_scores.h"
-#include "sim/score/leave_one_out.h"
 #include "sim/score/validation.h"
 #include "tuner/size/whole_run.h"
 

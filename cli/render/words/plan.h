@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "sim/core/cluster.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
+#include "sim/job.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -101,5 +103,19 @@ struct NoveltyWords {
 /// The widest first; axes that add nothing are left out.
 std::vector<NoveltyWords> novelty_words(const profiles::Profile& profile,
                                         const sim::Prediction& prediction);
+
+// Whether this program trains by a plan itself, with the command, or why it does not; and what this
+// build and machine lack for it.
+
+struct RunsHere {
+  std::string command;       // empty where it does not
+  std::string why_not;       // in words; empty where it does
+  std::string why_not_here;  // likewise, of a plan that it trains by
+  bool possible() const { return why_not.empty(); }
+};
+RunsHere runs_here(const sim::Job& inputs, const Plan& plan);
+
+/// {"possible", "command", "why_not", "why_not_here"}; null stands for what is empty.
+nlohmann::ordered_json runs_here_json(const RunsHere& here);
 
 }  // namespace shardwright::cli

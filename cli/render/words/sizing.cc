@@ -11,7 +11,6 @@
 #include "cli/render/sizing.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
-#include "profiles/prices/energy.h"
 #include "profiles/prices/price.h"
 #include "tuner/runs/run_cost.h"
 #include "tuner/search/space.h"
@@ -203,7 +202,7 @@ std::string main_cause(const tuner::Causes& causes, double dearer) {
   };
   const auto* most =
       std::max_element(std::begin(parts), std::end(parts),
-                       [](const GrowthPart& a, const Part& b) { return a.share < b.share; });
+                       [](const GrowthPart& a, const GrowthPart& b) { return a.share < b.share; });
   return fmt::format("{} of that is {}", percent(std::min(1.0, most->share / dearer), 0),
                      most->words);
 }

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "profiles/prices/energy.h"
+#include "profiles/prices/price.h"
 
 namespace shardwright::cli {
 
