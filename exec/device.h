@@ -22,15 +22,15 @@
 
 #include "exec/array.h"
 #include "exec/step_record.h"
-#include "kernels/adamw.h"
-#include "kernels/attention_shape.h"
+#include "kernels/arguments.h"
 #include "kernels/fp8.h"
-#include "kernels/vocabulary_part.h"
 #include "sim/core/model.h"
 #include "sim/core/units.h"
 
 namespace shardwright::exec {
 
+using kernels::kIgnoreTarget;
+using kernels::kWholeTable;
 using kernels::VocabularyPart;
 using kernels::VocabularyParts;
 
@@ -96,9 +96,6 @@ struct Addends {
   Matrix matrix;  // of the result's type and shape; may be the result
   Array bias;     // one number a column
 };
-
-/// `first_row` of a table of embeddings that ranks do not share.
-inline constexpr std::int64_t kWholeTable = -1;
 
 /// Parameters [offset, offset + count) of an array that belong to one tensor.
 struct UpdateSegment {
@@ -296,7 +293,5 @@ class Device {
                      std::span<const UpdateSegment> segments, Array gradient, Array parameter,
                      Array first_moment, Array second_moment) = 0;
 };
-
-inline constexpr std::int32_t kIgnoreTarget = -100;
 
 }  // namespace shardwright::exec

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/adamw.h"
+#include "kernels/arguments.h"
 #include "kernels/exact_sum.h"
 
 namespace shardwright::exec {

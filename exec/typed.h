@@ -5,11 +5,10 @@
 #include <cstddef>
 #include <span>
 
-#include "exec/array.h"
+#include "exec/device.h"
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
-#include "kernels/host/layernorm.h"
-#include "kernels/host/matrix.h"
-#include "kernels/host/rows.h"
+#include "sim/core/base/check.h"
 
 namespace shardwright::exec {
 
@@ -48,12 +47,43 @@ inline kernels::host::Rows rows_of(const Heads& h) {
   return {h.tokens, h.heads, h.size, h.stride};
 }
 
-/// LayerNorm's part of what is kept of the norms of `rows`: 1 / deviation of all rows, then means.
-/// Backward passes only read them.
-inline kernels::host::LayerNormStatistics layer_statistics(const float* statistics,
-                                                           const Heads& rows) {
-  auto* rstd = const_cast<float*>(statistics);
-  return {rstd, rstd + rows.tokens * rows.heads};
+/// What is kept of the norms of `rows`: 1 / deviation of all rows, then, of LayerNorm, means.
+template <class Number>
+Number* means_of(const Norm& norm, Number* statistics, const Heads& rows) {
+  return norm.kind == Normalization::kLayerNorm ? statistics + rows.tokens * rows.heads : nullptr;
+}
+
+template <class T>
+kernels::host::NormForward<T> norm_of(const Heads& x, const Norm& norm, const Heads& y,
+                                      float* statistics) {
+  SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
+  return {.rows = rows_of(x),
+          .x = pointer<T>(x.data),
+          .weight = pointer<T>(norm.weight),
+          .eps = static_cast<float>(norm.eps),
+          .y = pointer<T>(y.data),
+          .rstd = statistics,
+          .offset = static_cast<float>(norm.offset),
+          .bias = pointer<T>(norm.bias),
+          .mean = means_of(norm, statistics, x)};
+}
+
+template <class T>
+kernels::host::NormBackward<T> norm_gradient_of(const Heads& x, const Norm& norm,
+                                                const float* statistics, const Heads& d_y,
+                                                const void* d_residual, const Heads& d_x) {
+  SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
+                    d_x.stride);
+  return {.rows = rows_of(d_y),
+          .x_rows = rows_of(x),
+          .x = pointer<T>(x.data),
+          .weight = pointer<T>(norm.weight),
+          .rstd = statistics,
+          .d_y = pointer<T>(d_y.data),
+          .d_residual = pointer<T>(d_residual),
+          .d_x = pointer<T>(d_x.data),
+          .offset = static_cast<float>(norm.offset),
+          .mean = means_of(norm, statistics, x)};
 }
 
 }  // namespace shardwright::exec

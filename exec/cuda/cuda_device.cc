@@ -16,13 +16,11 @@
 #include "exec/typed.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/adamw.h"
-#include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/fp8.h"
-#include "kernels/cuda/layernorm.h"
-#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/squares.h"
 #include "kernels/cuda/step_totals.h"
@@ -425,9 +423,6 @@ void CudaDevice::adamw(StreamId stream, const kernels::AdamW& options, const Ste
 namespace host = kernels::host;
 namespace kc = kernels::cuda;
 
-static_assert(kWholeTable == kc::kWholeTable);
-static_assert(kPartialSums == kc::kColumnSumBlocks && kNormPartialSums == kc::kNormRowBlocks);
-
 namespace {
 
 host::Store store(bool adds) {
@@ -584,17 +579,8 @@ void CudaDevice::attention_backward(StreamId stream, PackedHeads heads, PackedDo
 void CudaDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
                               float* statistics) {
   enqueue([&] {
-    SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
     with_types({x.dtype}, [&]<class T>() {
-      if (norm.kind == Normalization::kLayerNorm) {
-        kc::layernorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
-                                 pointer<T>(norm.weight), pointer<T>(norm.bias), norm.eps,
-                                 pointer<T>(y.data), layer_statistics(statistics, x));
-      } else {
-        kc::rmsnorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
-                               pointer<T>(norm.weight), norm.eps, pointer<T>(y.data), statistics,
-                               norm.offset);
-      }
+      kc::norm_forward<T>(this->stream(stream), norm_of<T>(x, norm, y, statistics));
     });
   });
 }
@@ -603,22 +589,10 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
                                Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
                                bool adds, float* scratch) {
   enqueue([&] {
-    SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
-                      d_x.stride);
     with_types({x.dtype, d_weight.dtype}, [&]<class T, class G>() {
-      if (norm.kind == Normalization::kLayerNorm) {
-        SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
-                          d_y.stride);
-        kc::layernorm_backward<T, G>(
-            this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-            layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
-            pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
-      } else {
-        kc::rmsnorm_backward<T, G>(
-            this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-            statistics, pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
-            pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
-      }
+      kc::norm_backward<T, G>(this->stream(stream),
+                              norm_gradient_of<T>(x, norm, statistics, d_y, d_residual, d_x),
+                              pointer<G>(d_weight.data), scratch, store(adds));
     });
   });
 }

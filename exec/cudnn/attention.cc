@@ -9,7 +9,7 @@
 
 #include "exec/cudnn/library.h"
 #include "exec/cudnn/score_numbers.h"
-#include "kernels/alibi.h"
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"

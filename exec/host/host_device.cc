@@ -21,9 +21,8 @@
 #include "kernels/host/elementwise.h"
 #include "kernels/host/embedding.h"
 #include "kernels/host/fp8.h"
-#include "kernels/host/layernorm.h"
-#include "kernels/host/linear.h"
-#include "kernels/host/rmsnorm.h"
+#include "kernels/host/matmul.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/rope.h"
 #include "kernels/host/simd/kernels.h"
 #include "kernels/host/vocabulary_loss.h"
@@ -329,9 +328,6 @@ void HostDevice::adamw(StreamId stream, const kernels::AdamW& options, const Ste
 namespace host = kernels::host;
 using kernels::BFloat16;
 
-static_assert(kIgnoreTarget == host::kIgnoreTarget);
-static_assert(kPartialSums == host::kRowBlocks && kWholeTable == host::kWholeTable);
-
 namespace {
 
 host::Store store(bool adds) {
@@ -374,7 +370,7 @@ void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens,
                                     double scale, bool adds, Matrix d_table, std::int64_t first_row,
                                     void* scratch) {
   enqueue(stream, [=, this] {
-    const std::int64_t ints = host::embedding_workspace_ints(d_out.rows, d_table.rows);
+    const std::int64_t ints = kernels::embedding_workspace_ints(d_out.rows, d_table.rows);
     const std::span<std::int32_t> workspace(static_cast<std::int32_t*>(scratch),
                                             static_cast<std::size_t>(ints));
     with_types({d_out.dtype, d_table.dtype}, [&]<class T, class G>() {
@@ -388,16 +384,8 @@ void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens,
 void HostDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
                               float* statistics) {
   enqueue(stream, [=, this] {
-    SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
     with_types({x.dtype}, [&]<class T>() {
-      if (norm.kind == Normalization::kLayerNorm) {
-        host::layernorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data),
-                                   pointer<T>(norm.weight), pointer<T>(norm.bias), norm.eps,
-                                   pointer<T>(y.data), layer_statistics(statistics, x));
-      } else {
-        host::rmsnorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data), pointer<T>(norm.weight),
-                                 norm.eps, pointer<T>(y.data), statistics, norm.offset);
-      }
+      host::norm_forward<T>(parallel_, norm_of<T>(x, norm, y, statistics));
     });
   });
 }
@@ -406,22 +394,10 @@ void HostDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
                                Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
                                bool adds, float* scratch) {
   enqueue(stream, [=, this] {
-    SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
-                      d_x.stride);
     with_types({x.dtype, d_weight.dtype}, [&]<class T, class G>() {
-      if (norm.kind == Normalization::kLayerNorm) {
-        SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
-                          d_y.stride);
-        host::layernorm_backward<T, G>(
-            parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-            layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
-            pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
-      } else {
-        host::rmsnorm_backward<T, G>(
-            parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight), statistics,
-            pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
-            pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
-      }
+      host::norm_backward<T, G>(parallel_,
+                                norm_gradient_of<T>(x, norm, statistics, d_y, d_residual, d_x),
+                                pointer<G>(d_weight.data), scratch, store(adds));
     });
   });
 }

@@ -3,9 +3,9 @@
 // Values are computed in fp32 and rounded once.
 #pragma once
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/host/matrix.h"
 #include "sim/core/model.h"
 
 namespace shardwright::kernels::cuda {

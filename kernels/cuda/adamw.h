@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW on the parts of parameters that a rank owns, on CUDA (kernels/adamw.h has the formula).
+// AdamW on the parts of parameters that a rank owns, on CUDA (kernels/arguments.h has the formula).
 //
 // The operations, their roundings and the random bits are those of kernels/host/adamw.h on
 // processors with fused multiply-add: equal inputs give equal bits there and here, however
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/adamw.h"
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/attention_shape.h"
+#include "kernels/arguments.h"
 #include "sim/core/attention_form.h"
 #include "sim/core/plan.h"
 #include "sim/core/units.h"

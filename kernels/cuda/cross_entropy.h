@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/host/matrix.h"
 
 namespace shardwright::kernels::cuda {
 

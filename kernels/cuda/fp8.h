@@ -6,10 +6,10 @@
 // more than a tile: in the bits of floats, as integers, so the order of atomics does not matter.
 #pragma once
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/fp8.h"
-#include "kernels/host/matrix.h"
 
 namespace shardwright::kernels::cuda {
 

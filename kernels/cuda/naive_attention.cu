@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "kernels/alibi.h"
+#include "kernels/arguments.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/grids.h"
 #include "kernels/cuda/reduce.h"

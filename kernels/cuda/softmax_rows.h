@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/arguments.h"
 #include "kernels/cuda/grids.h"
 #include "kernels/cuda/reduce.h"
-#include "kernels/vocabulary_part.h"
 
 namespace shardwright::kernels::cuda {
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax cross-entropy on CUDA of logits that lie in parts, by columns, on several ranks or on one
-// (kernels/vocabulary_part.h). With one part whose rows begin at multiples of 16 bytes loss and
+// (kernels/arguments.h). With one part whose rows begin at multiples of 16 bytes loss and
 // gradient have the bits of kernels/cuda/cross_entropy.h; those of several parts do not depend on
 // where rows begin.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/host/matrix.h"
-#include "kernels/vocabulary_part.h"
 
 namespace shardwright::kernels::cuda {
 

@@ -6,8 +6,8 @@
 // of GELU and ReLU are vectorised; the exact GELU calls the C library's erf.
 #pragma once
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
-#include "kernels/host/matrix.h"
 #include "kernels/host/parallel.h"
 #include "sim/core/model.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW on a shard of parameters (kernels/adamw.h has the formula).
+// AdamW on a shard of parameters (kernels/arguments.h has the formula).
 //
 // Every element is computed alone in fp32 and its random bits depend on the seed, the step and the
 // global index only, so any sharding gives the same bits. bf16 moments and bf16 master weights are
@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "kernels/adamw.h"
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/host/parallel.h"
 

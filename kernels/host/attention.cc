@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/alibi.h"
+#include "kernels/arguments.h"
 #include "kernels/host/simd/kernels.h"
 #include "sim/core/base/error.h"
 #include "sim/core/units.h"

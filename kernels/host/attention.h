@@ -7,7 +7,7 @@
 // depend on the other sequences of the batch.
 #pragma once
 
-#include "kernels/attention_shape.h"
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/host/parallel.h"
 

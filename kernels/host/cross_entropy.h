@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "kernels/host/matrix.h"
+#include "kernels/arguments.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::kernels::host {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
-#include "kernels/host/matrix.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::kernels::host {

@@ -5,9 +5,9 @@
 // Codes and scales are those of kernels/cuda/fp8.h to the bit; sums are added in another order.
 #pragma once
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
-#include "kernels/host/matrix.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::kernels::host {

@@ -6,8 +6,8 @@
 // tile: arithmetic and sums are fp32 and the result is rounded once.
 #pragma once
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
-#include "kernels/host/matrix.h"
 #include "kernels/host/parallel.h"
 #include "kernels/host/simd/kernels.h"
 

@@ -6,9 +6,9 @@
 // stay.
 #pragma once
 
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/host/parallel.h"
-#include "kernels/host/rows.h"
 #include "kernels/rope_table.h"
 
 namespace shardwright::kernels::host {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss of tokens whose logits lie in parts, by columns, on several ranks or on one
-// (kernels/vocabulary_part.h): first what each part tells of its rows, then, from all that, the
+// (kernels/arguments.h): first what each part tells of its rows, then, from all that, the
 // loss and the gradient of a part's logits. With one part loss and gradient have the bits of
 // kernels/host/cross_entropy.h.
 #pragma once
 
 #include <span>
 
+#include "kernels/arguments.h"
 #include "kernels/host/cross_entropy.h"
-#include "kernels/host/matrix.h"
 #include "kernels/host/parallel.h"
-#include "kernels/vocabulary_part.h"
 
 namespace shardwright::kernels::host {
 

@@ -12,12 +12,11 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
-#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/squares.h"
 #include "kernels/cuda/vocabulary_loss.h"
@@ -191,16 +190,19 @@ void norm_forward(benchmark::State& state) {
   const Buffer<BFloat16> x(kTokens * kHidden), y(kTokens * kHidden), w(kHidden);
   const Buffer<float> rstd(kTokens);
   measure(state, 4 * kTokens * kHidden, [&](cudaStream_t stream) {
-    rmsnorm_forward<BFloat16>(stream, host::Rows::matrix(kTokens, kHidden), x, w, 1e-5, y, rstd);
+    cuda::norm_forward<BFloat16>(stream,
+                                 {host::Rows::matrix(kTokens, kHidden), x, w, 1e-5f, y, rstd});
   });
 }
 void norm_backward(benchmark::State& state) {
   const Buffer<BFloat16> x(kTokens * kHidden), d_y(kTokens * kHidden), residual(kTokens * kHidden),
       d_x(kTokens * kHidden), w(kHidden);
-  const Buffer<float> rstd(kTokens), d_w(kHidden), workspace(column_sum_workspace_floats(kHidden));
+  const Buffer<float> rstd(kTokens), d_w(kHidden),
+      workspace(norm_partial_sums(kTokens, kHidden) * kHidden);
   measure(state, 8 * kTokens * kHidden, [&](cudaStream_t stream) {
-    rmsnorm_backward<BFloat16, float>(stream, host::Rows::matrix(kTokens, kHidden), x, w, rstd, d_y,
-                                      residual, d_x, d_w, workspace);
+    const host::Rows rows = host::Rows::matrix(kTokens, kHidden);
+    cuda::norm_backward<BFloat16, float>(stream, {rows, rows, x, w, rstd, d_y, residual, d_x}, d_w,
+                                         workspace);
   });
 }
 void rope_in_place(benchmark::State& state) {
@@ -257,7 +259,7 @@ void loss_and_gradient_of_a_quarter(benchmark::State& state) {
 }
 void bias_sums(benchmark::State& state) {
   const Buffer<BFloat16> d_y(kTokens * kHidden);
-  const Buffer<float> d_bias(kHidden), workspace(column_sum_workspace_floats(kHidden));
+  const Buffer<float> d_bias(kHidden), workspace(kPartialSums * kHidden);
   measure(state, 2 * kTokens * kHidden, [&](cudaStream_t stream) {
     bias_gradient<BFloat16, float>(stream, {d_y, kTokens, kHidden}, d_bias, workspace);
   });

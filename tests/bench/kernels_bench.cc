@@ -11,8 +11,8 @@
 #include "kernels/host/cross_entropy.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/fp8.h"
-#include "kernels/host/linear.h"
-#include "kernels/host/rmsnorm.h"
+#include "kernels/host/matmul.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/vocabulary_loss.h"
 #include "kernels/random.h"
 
@@ -162,15 +162,17 @@ void rmsnorm_bench(benchmark::State& state) {
   const auto d_y = random_values<T>(rows * cols, 3);
   std::vector<T> y(x.size());
   std::vector<float> rstd(static_cast<std::size_t>(rows)), d_w(static_cast<std::size_t>(cols));
-  std::vector<float> workspace(static_cast<std::size_t>(column_sum_workspace_floats(cols)));
+  std::vector<float> workspace(static_cast<std::size_t>(kPartialSums * cols));
   const Rows shape = Rows::matrix(rows, cols);
-  rmsnorm_forward(parallel, shape, x.data(), w.data(), 1e-5, y.data(), rstd.data());
+  const NormForward<T> forward{shape, x.data(), w.data(), 1e-5f, y.data(), rstd.data()};
+  const NormBackward<T> backward{shape,       shape,      x.data(), w.data(),
+                                 rstd.data(), d_y.data(), nullptr,  y.data()};
+  norm_forward(parallel, forward);
   for (auto _ : state) {
     if (kBackward) {
-      rmsnorm_backward<T, float>(parallel, shape, x.data(), w.data(), rstd.data(), d_y.data(),
-                                 nullptr, y.data(), d_w.data(), workspace.data());
+      norm_backward(parallel, backward, d_w.data(), workspace.data());
     } else {
-      rmsnorm_forward(parallel, shape, x.data(), w.data(), 1e-5, y.data(), rstd.data());
+      norm_forward(parallel, forward);
     }
     benchmark::DoNotOptimize(y.data());
   }

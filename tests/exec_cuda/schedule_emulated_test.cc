@@ -77,9 +77,9 @@ Expected expected_calls(const Op& op) {
     case OpKind::kEmbedding:
       return {{backward ? "embedding_backward" : "embedding_forward", "cudaMemsetAsync"}};
     case OpKind::kNorm:
-      return {{backward ? "rmsnorm_backward" : "rmsnorm_forward", "sum_row_blocks"}};
+      return {{backward ? "norm_backward" : "norm_forward", "sum_row_blocks"}};
     case OpKind::kQkNorm:
-      return {{backward ? "rmsnorm_backward" : "rmsnorm_forward", "sum_row_blocks", "copy_rows"}};
+      return {{backward ? "norm_backward" : "norm_forward", "sum_row_blocks", "copy_rows"}};
     case OpKind::kQkvProjection:
     case OpKind::kOutputProjection:
     case OpKind::kGateUpProjection:

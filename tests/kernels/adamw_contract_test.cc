@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/adamw.h"
+#include "kernels/arguments.h"
 #include "tests/kernels/contract.h"
 #include "tests/oracle/adamw.h"
 

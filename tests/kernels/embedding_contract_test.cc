@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
-#include "kernels/host/embedding.h"
 #include "sim/core/base/error.h"
 #include "tests/kernels/contract.h"
 #include "tests/oracle/linear.h"
@@ -11,7 +10,6 @@ namespace shardwright::kernels::contract {
 namespace {
 
 using exec::kWholeTable;
-using host::embedding_workspace_ints;
 
 struct EmbeddingKernels : Kernels {};
 INSTANTIATE_TEST_SUITE_P(On, EmbeddingKernels, ::testing::ValuesIn(cases()), parameter_name);

@@ -4,7 +4,7 @@
 #include "kernels/host/adamw.h"
 #include "kernels/host/attention.h"
 #include "kernels/host/elementwise.h"
-#include "kernels/host/linear.h"
+#include "kernels/host/norm.h"
 #include "sim/core/base/error.h"
 #include "tests/kernels/contract.h"
 #include "tests/oracle/adamw.h"

@@ -5,7 +5,7 @@
 
 #include "kernels/host/activation.h"
 #include "kernels/host/adamw.h"
-#include "kernels/host/rmsnorm.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/simd/kernels.h"
 #include "tests/kernels/support.h"
 
@@ -24,11 +24,12 @@ TEST(Isa, Avx2AndAvx512AgreeBitForBit) {
     Parallel parallel(1, isa);
     std::vector<float> y(x.typed.size()), rstd(static_cast<std::size_t>(rows)), d_x(y.size());
     std::vector<float> d_w(static_cast<std::size_t>(cols)), activated(y.size()), p = x.typed;
-    std::vector<float> workspace(static_cast<std::size_t>(column_sum_workspace_floats(cols)));
+    std::vector<float> workspace(static_cast<std::size_t>(kPartialSums * cols));
     const Rows shape = Rows::matrix(rows, cols);
-    rmsnorm_forward(parallel, shape, x.data(), w.data(), 1e-5, y.data(), rstd.data());
-    rmsnorm_backward<float, float>(parallel, shape, x.data(), w.data(), rstd.data(), d_y.data(),
-                                   nullptr, d_x.data(), d_w.data(), workspace.data());
+    norm_forward<float>(parallel, {shape, x.data(), w.data(), 1e-5f, y.data(), rstd.data()});
+    norm_backward<float, float>(
+        parallel, {shape, shape, x.data(), w.data(), rstd.data(), d_y.data(), nullptr, d_x.data()},
+        d_w.data(), workspace.data());
     activation_forward<float>(parallel, Activation::kSilu, {x.data(), rows, cols},
                               {activated.data(), rows, cols});
     std::vector<float> m(y.size(), 0.1f), v(y.size(), 0.2f);

@@ -3,14 +3,13 @@
 // kernels alone have: how many of them are launched, what they refuse, what no device calls.
 #include "exec/cuda/cuda_device.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/fp8.h"
-#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/norm.h"
 #include "sim/core/base/error.h"
+#include "sim/core/workspace.h"
 #include "tests/kernels/contract.h"
 #include "tests/kernels_cuda/support.h"
-#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels {
 
@@ -57,11 +56,12 @@ void expect_long_rows_read_once() {
     const OnDevice<T> x(random_data<T>(1, rows * cols).typed), w(random_data<T>(2, cols).typed);
     const OnDevice<T> d_x(rows * cols);
     const OnDevice<float> rstd(std::vector<float>(static_cast<std::size_t>(rows), 1.0f));
-    const OnDevice<float> workspace(norm_workspace_floats(rows, cols)), d_w(cols);
+    const OnDevice<float> workspace(norm_partial_sums(rows, cols) * cols), d_w(cols);
+    const host::Rows shape = host::Rows::matrix(rows, cols);
     const std::int64_t launched = testing::kernels_launched();
-    rmsnorm_backward<T, float>(nullptr, host::Rows::matrix(rows, cols), x.data(), w.data(),
-                               rstd.data(), x.data(), nullptr, d_x.data(), d_w.data(),
-                               workspace.data());
+    norm_backward<T, float>(
+        nullptr, {shape, shape, x.data(), w.data(), rstd.data(), x.data(), nullptr, d_x.data()},
+        d_w.data(), workspace.data());
     EXPECT_EQ(testing::kernels_launched() - launched, once ? 2 : 3) << cols;
     d_w.get();
   }
@@ -107,37 +107,6 @@ TEST_F(CudaCopies, RowsOfSingleBytesLeaveTheRest) {
       EXPECT_EQ(to.get(), expected) << row_bytes << " " << gap;
     }
   }
-}
-
-// The columns may be a part of wider rows.
-template <class T>
-void check_bias() {
-  for (const auto& [rows, cols, first, stride] : {std::array<std::int64_t, 4>{1, 1, 0, 1},
-                                                  {33, 264, 0, 264},
-                                                  {70, 37, 0, 37},
-                                                  {500, 16, 0, 16},
-                                                  {5, 1000, 0, 1000},
-                                                  {40, 24, 8, 56},
-                                                  {40, 24, 3, 56}}) {
-    const auto y = random_data<T>(1, rows * stride), bias = random_data<T>(2, cols);
-    const auto sums =
-        reference::bias_forward(contract::columns(y.exact, stride, first, cols), bias.exact);
-    std::vector<double> expected = y.exact;
-    contract::place(sums, expected, stride, first, cols);
-    const OnDevice<T> on_bias(bias.typed);
-    const auto result =
-        testing::in_every_order([&, rows = rows, cols = cols, first = first, stride = stride] {
-          const OnDevice<T> sum(y.typed);
-          bias_forward<T>(nullptr, on_bias.data(), {sum.data() + first, rows, cols, stride});
-          return testing::Outputs(sum.get());
-        });
-    testing::expect_close(result.template get<0>(), expected, testing::unit_roundoff<T>(), "y");
-  }
-}
-
-TEST_F(CudaCopies, BiasMatchesTheOracle) {
-  check_bias<float>();
-  check_bias<BFloat16>();
 }
 
 TEST(CudaRefusals, SumsOfTooManyAndTreesOfOtherNumbers) {

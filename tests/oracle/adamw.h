@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/adamw.h"
+#include "kernels/arguments.h"
 
 namespace shardwright::kernels::reference {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/attention_shape.h"
+#include "kernels/arguments.h"
 
 namespace shardwright::kernels::reference {
 

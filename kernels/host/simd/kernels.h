@@ -8,13 +8,11 @@
 
 #include <cstdint>
 
-#include "kernels/attention_shape.h"
+#include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
 #include "kernels/host/isa.h"
-#include "kernels/host/rows.h"
 #include "kernels/random.h"
-#include "kernels/vocabulary_part.h"
 #include "sim/core/model.h"
 #include "sim/core/product_choices.h"
 
@@ -23,45 +21,6 @@ namespace shardwright::kernels::host {
 class Scratch;
 
 using Layout = ProductLayout;
-
-template <class T>
-struct RmsNormRows {
-  const T* x;
-  const T* weight;  // [cols]
-  float eps;
-  T* y;
-  float* rstd;  // [rows]
-  Rows rows;
-  float offset;  // added to the weight
-};
-
-template <class T>
-struct LayerNormRows {
-  const T* x;
-  const T* weight;  // [cols]
-  const T* bias;    // [cols] or null
-  float eps;
-  T* y;
-  float* rstd;  // [rows]
-  float* mean;  // [rows]
-  Rows rows;
-};
-
-/// Of both norms.
-template <class T>
-struct NormGradientRows {
-  const T* x;
-  const T* weight;
-  const float* rstd;
-  const T* d_y;
-  const T* d_residual;  // added to d_x; may be null
-  T* d_x;
-  float* d_weight;  // [cols], the sum over the rows of the call
-  Rows rows;
-  Rows x_rows;        // of x alone
-  float offset;       // RMSNorm: added to the weight
-  const float* mean;  // LayerNorm: [rows]
-};
 
 template <class T>
 struct RopeRows {
@@ -161,10 +120,10 @@ struct TypedKernels {
   void (*narrow)(const float* in, T* out, std::int64_t n);
   void (*add)(const T* a, const T* b, T* out, std::int64_t n);
   void (*accumulate)(const T* in, float* sum, std::int64_t n);
-  void (*rmsnorm_forward)(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
-  void (*rmsnorm_backward)(const NormGradientRows<T>&, std::int64_t begin, std::int64_t end);
-  void (*layernorm_forward)(const LayerNormRows<T>&, std::int64_t begin, std::int64_t end);
-  void (*layernorm_backward)(const NormGradientRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*norm_forward)(const NormForward<T>&, std::int64_t begin, std::int64_t end);
+  /// d_weight[cols] is the sum over the rows of the call.
+  void (*norm_backward)(const NormBackward<T>&, float* d_weight, std::int64_t begin,
+                        std::int64_t end);
   void (*rope)(const RopeRows<T>&, std::int64_t begin, std::int64_t end);
   void (*activation_forward)(Activation, const ActivationRows<T>&, std::int64_t begin,
                              std::int64_t end);

@@ -20,13 +20,9 @@ void add(const T* a, const T* b, T* out, std::int64_t n);
 template <class T>
 void accumulate(const T* in, float* sum, std::int64_t n);
 template <class T>
-void rmsnorm_forward(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
+void norm_forward(const NormForward<T>&, std::int64_t begin, std::int64_t end);
 template <class T>
-void rmsnorm_backward(const NormGradientRows<T>&, std::int64_t begin, std::int64_t end);
-template <class T>
-void layernorm_forward(const LayerNormRows<T>&, std::int64_t begin, std::int64_t end);
-template <class T>
-void layernorm_backward(const NormGradientRows<T>&, std::int64_t begin, std::int64_t end);
+void norm_backward(const NormBackward<T>&, float* d_weight, std::int64_t begin, std::int64_t end);
 template <class T>
 void rope(const RopeRows<T>&, std::int64_t begin, std::int64_t end);
 template <class T>

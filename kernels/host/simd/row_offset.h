@@ -2,7 +2,7 @@
 // Where a row starts; here and not in Rows, so that each instruction set has its own copy.
 #pragma once
 
-#include "kernels/host/rows.h"
+#include "kernels/arguments.h"
 
 namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
 
