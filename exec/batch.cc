@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/rope_table.h"
+#include "kernels/host/rope.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {

@@ -74,6 +74,8 @@ kernels::host::NormBackward<T> norm_gradient_of(const Heads& x, const Norm& norm
                                                 const void* d_residual, const Heads& d_x) {
   SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
                     d_x.stride);
+  SHARDWRIGHT_CHECK(norm.kind != Normalization::kLayerNorm || x.stride == d_y.stride,
+                    "LayerNorm of stride {} and {}", x.stride, d_y.stride);
   return {.rows = rows_of(d_y),
           .x_rows = rows_of(x),
           .x = pointer<T>(x.data),

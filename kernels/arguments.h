@@ -84,7 +84,7 @@ struct NormForward {
 template <class T>
 struct NormBackward {
   Rows rows;
-  Rows x_rows;  // of x alone, which differ in the stride
+  Rows x_rows;  // of x alone, which of RMSNorm may differ in the stride
   const T* x = nullptr;
   const T* weight = nullptr;
   const float* rstd = nullptr;
@@ -132,6 +132,16 @@ constexpr float alibi_share(int head, int heads) {
   const int k = power == heads ? head + 1 : head < half ? 2 * head + 2 : 2 * (head - half) + 1;
   return static_cast<float>(k) / static_cast<float>(power);
 }
+
+// Rotary position embedding.
+
+/// Cosines and sines in someone else's memory, each [positions, pairs].
+struct RopeView {
+  std::int64_t positions = 0;
+  std::int64_t pairs = 0;
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+};
 
 // AdamW.
 

@@ -22,7 +22,7 @@ enum AttentionUid : Uid {
   kValueGradient,
   kDelta,       // fp32 [B, H, T]: the sums over D of out times its gradient
   kQueryTotal,  // fp32 [B, H, T, D]: where blocks of keys add their parts of dQ
-  // Of packed documents, where they begin (kernels/cuda/document_offsets.h) and how long they are.
+  // Of packed documents, where they begin (kernels/cuda/attention.h) and how long they are.
   kQueryBegins,
   kKeyBegins,
   kOutBegins,

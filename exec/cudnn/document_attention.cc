@@ -9,7 +9,7 @@
 #include "exec/cudnn/library.h"
 #include "exec/cudnn/score_numbers.h"
 #include "kernels/bf16.h"
-#include "kernels/cuda/document_offsets.h"
+#include "kernels/cuda/attention.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/activation.h"
-#include "kernels/cuda/grids.h"
+#include "kernels/cuda/launch.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

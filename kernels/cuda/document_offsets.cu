@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/document_offsets.h"
-#include "kernels/cuda/grids.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch.h"
 
 namespace shardwright::kernels::cuda {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/grids.h"
+#include "kernels/cuda/launch.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::kernels::cuda {

@@ -12,7 +12,8 @@
 #include <span>
 
 #include "kernels/bf16.h"
-#include "kernels/cuda/stream.h"
+
+using cudaStream_t = struct CUstream_st*;
 
 namespace shardwright::kernels::cuda {
 

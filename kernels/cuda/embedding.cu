@@ -4,8 +4,7 @@
 // differs from run to run until they are sorted; everything after that has a fixed order.
 
 #include "kernels/cuda/embedding.h"
-#include "kernels/cuda/grids.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/launch.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

@@ -7,12 +7,10 @@
 
 #include "kernels/arguments.h"
 #include "kernels/bf16.h"
-#include "kernels/cuda/stream.h"
+
+using cudaStream_t = struct CUstream_st*;
 
 namespace shardwright::kernels::cuda {
-
-/// `first_row` of a table that is no part of a larger one.
-inline constexpr std::int64_t kWholeTable = -1;
 
 /// out[i] = scale * table[tokens[i]], or that added to what is there, rounded once. A token outside
 /// the vocabulary gives a row of NaNs. A table may be the rows from `first_row` on of a larger one:
@@ -22,11 +20,6 @@ void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const s
                        host::Matrix<T> out, double scale = 1,
                        host::Store mode = host::Store::kOverwrite,
                        std::int64_t first_row = kWholeTable);
-
-/// int32 elements of the workspace for `tokens` tokens and a table of `vocab` rows.
-constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_t vocab) {
-  return tokens + vocab + 1;
-}
 
 /// Row v of d_table is the fp32 sum of the rows of d_out with token v in ascending order of place,
 /// times `scale`, rounded once, or that sum added to what is there; rows of absent tokens are zero,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FlashAttention-2 on tensor cores (Dao 2023, arXiv:2307.08691): launchers. What the kernels share
-// is told in flash_tile.h, which shapes they take in flash_attention.cc.
+// is told in mma.h, which shapes they take in flash_attention.cc.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -8,8 +8,8 @@
 // The values of a tile are on their way while its scores are computed, the next keys while the
 // values are used.
 #include "kernels/cuda/flash_attention.h"
-#include "kernels/cuda/flash_tile.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/mma.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

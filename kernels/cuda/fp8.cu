@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/fp8.h"
-#include "kernels/cuda/grids.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/launch.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

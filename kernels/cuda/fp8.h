@@ -8,8 +8,9 @@
 
 #include "kernels/arguments.h"
 #include "kernels/bf16.h"
-#include "kernels/cuda/stream.h"
 #include "kernels/fp8.h"
+
+using cudaStream_t = struct CUstream_st*;
 
 namespace shardwright::kernels::cuda {
 

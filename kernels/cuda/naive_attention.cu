@@ -8,8 +8,7 @@
 
 #include "kernels/arguments.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/grids.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/launch.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

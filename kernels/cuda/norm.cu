@@ -3,9 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/grids.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm.h"
-#include "kernels/cuda/reduce.h"
 #include "sim/core/workspace.h"
 
 namespace shardwright::kernels::cuda {
@@ -268,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, kCentred ? 0 : 4)
   const auto cols = static_cast<int>(a.rows.cols);
   for_rows<kLanes>(a.rows, [&](std::int64_t row, bool exists) {
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
-    const std::int64_t x_at = exists ? offset_of(a.x_rows, row) : 0;
+    const std::int64_t x_at = kCentred || !exists ? at : offset_of(a.x_rows, row);
     const float rstd = exists ? a.rstd[row] : 0.0f;
     const float mean = kCentred && exists ? a.mean[row] : 0.0f;
     const int end = exists ? cols : 0;
@@ -320,7 +319,7 @@ struct WeightRows {
   template <int N>
   __device__ void add(std::int64_t row, std::int64_t chunk, float (&sum)[N]) const {
     float v[N], d[N];
-    load(a.x + offset_of(a.x_rows, row) + chunk * N, v);
+    load(a.x + offset_of(kCentred ? a.rows : a.x_rows, row) + chunk * N, v);
     load(a.d_y + offset_of(a.rows, row) + chunk * N, d);
     const float rstd = a.rstd[row], mean = kCentred ? a.mean[row] : 0.0f;
 #pragma unroll

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/grids.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rope.h"
 
 namespace shardwright::kernels::cuda {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArguments<T> a) {
     load(first + pairs, w);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      // The roundings of kernels/host/simd/rope.cc.
+      // The roundings of kernels/host/simd/rows.cc.
       const float s = sine[j] * a.direction;
       const float turned = __fmaf_rn(-w[j], s, __fmul_rn(v[j], cosine[j]));
       w[j] = __fmaf_rn(v[j], s, __fmul_rn(w[j], cosine[j]));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/grids.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/step_totals.h"
+#include "kernels/cuda/optimizer.h"
 #include "kernels/exact_sum.h"
 
 namespace shardwright::kernels::cuda {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <mutex>
 #include <type_traits>
 
 #include "kernels/host/simd/kernels.h"
@@ -107,36 +106,6 @@ void fold_tree(Parallel& parallel, std::span<const void* const> inputs, std::spa
   });
 }
 
-template <class T>
-ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x) {
-  const Kernels& kernels = parallel.kernels();
-  std::mutex mutex;
-  ExactSum total;
-  for_elements(parallel, x.size(), [&](std::int64_t begin, std::int64_t all, Scratch& scratch) {
-    ExactSum part;
-    float* wide = scratch.floats(kSquaresBlock);
-    for (std::int64_t at = begin; at < begin + all; at += kSquaresBlock) {
-      const std::int64_t count = std::min(kSquaresBlock, begin + all - at);
-      const float* values = nullptr;
-      if constexpr (std::is_same_v<T, float>) {
-        values = x.data() + at;
-      } else {
-        kernels.of<T>().widen(x.data() + at, wide, count);
-        values = wide;
-      }
-      const BlockSquares squares = kernels.block_squares(values, count);
-      if (squares.exact) {
-        part.add_exact(squares.sums);
-      } else {
-        part.add_squares(std::span(values, static_cast<std::size_t>(count)));
-      }
-    }
-    const std::lock_guard lock(mutex);
-    total.merge(part);
-  });
-  return total;
-}
-
 #define SHARDWRIGHT_INSTANTIATE_PAIR(A, B)                                     \
   template void cast<A, B>(Parallel&, std::span<const A>, std::span<B>);       \
   template void accumulate<A, B>(Parallel&, std::span<const A>, std::span<B>); \
@@ -145,11 +114,6 @@ SHARDWRIGHT_INSTANTIATE_PAIR(float, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
-#define SHARDWRIGHT_INSTANTIATE(T) \
-  template ExactSum sum_of_squares<T>(Parallel&, std::span<const T>);
-SHARDWRIGHT_INSTANTIATE(float)
-SHARDWRIGHT_INSTANTIATE(BFloat16)
 #undef SHARDWRIGHT_INSTANTIATE_PAIR
-#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host

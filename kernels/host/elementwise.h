@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and sums of flat arrays, and the gradient norm.
+// Copies and sums of flat arrays.
 //
 // Every element is computed alone, so these give the same bits however an array is cut into shards.
 #pragma once
@@ -7,7 +7,6 @@
 #include <span>
 
 #include "kernels/bf16.h"
-#include "kernels/exact_sum.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::kernels::host {
@@ -27,9 +26,5 @@ void accumulate(Parallel& parallel, std::span<const In> in, std::span<Sum> sum);
 template <class In, class Out>
 void fold_tree(Parallel& parallel, std::span<const void* const> inputs, std::span<Out> out,
                bool adds);
-
-/// The exact sum of squares; its square root over all shards is the gradient norm.
-template <class T>
-ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x);
 
 }  // namespace shardwright::kernels::host

@@ -11,9 +11,6 @@
 
 namespace shardwright::kernels::host {
 
-/// `first_row` of a table that is no part of a larger one: every token must lie in it.
-inline constexpr std::int64_t kWholeTable = -1;
-
 /// out[i] = scale * table[tokens[i]], or that added to what is there, rounded once. Throws Error
 /// when a token lies outside the vocabulary.
 ///
@@ -23,11 +20,6 @@ template <class T>
 void embedding_forward(Parallel& parallel, Matrix<const T> table,
                        std::span<const std::int32_t> tokens, Matrix<T> out, double scale = 1,
                        Store mode = Store::kOverwrite, std::int64_t first_row = kWholeTable);
-
-/// int32 elements of the workspace for `tokens` tokens and a table of `vocab` rows.
-constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_t vocab) {
-  return tokens + vocab + 1;
-}
 
 /// Overwrites d_table[vocab, C]: row v is the fp32 sum of d_out rows with token v in ascending
 /// order of place, times `scale`, rounded once; rows of absent tokens are zero. With kAdd the sum

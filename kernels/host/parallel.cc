@@ -2,8 +2,10 @@
 #include "kernels/host/parallel.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <system_error>
 
@@ -26,6 +28,100 @@ void pause() {
 }
 
 }  // namespace
+
+#define SHARDWRIGHT_SIMD(isa)           \
+  namespace isa {                       \
+  void add_attention(Kernels&);         \
+  void add_elementwise(Kernels&);       \
+  void add_gemm(Kernels&);              \
+  void add_rows(Kernels&);              \
+  const Kernels& table() {              \
+    static const Kernels kernels = [] { \
+      Kernels all{};                    \
+      add_attention(all);               \
+      add_elementwise(all);             \
+      add_gemm(all);                    \
+      add_rows(all);                    \
+      return all;                       \
+    }();                                \
+    return kernels;                     \
+  }                                     \
+  }
+SHARDWRIGHT_SIMD(baseline)
+#if defined(__x86_64__)
+SHARDWRIGHT_SIMD(avx2)
+SHARDWRIGHT_SIMD(avx512)
+#endif
+#undef SHARDWRIGHT_SIMD
+
+std::string_view name_of(Isa isa) {
+  switch (isa) {
+    case Isa::kBaseline:
+      return "baseline";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+std::optional<Isa> isa_from(std::string_view name) {
+  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    if (name == name_of(isa)) return isa;
+  }
+  return std::nullopt;
+}
+
+bool supported(Isa isa) {
+  switch (isa) {
+    case Isa::kBaseline:
+      return true;
+#if defined(__x86_64__)
+    // What -march=x86-64-v3 and -v4 let the compiler use.
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    case Isa::kAvx512:
+      return supported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+    default:
+      return false;
+#endif
+  }
+  return false;
+}
+
+std::vector<Isa> supported_isas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    if (supported(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+Isa best_isa() {
+  const std::vector<Isa> isas = supported_isas();
+  const char* name = std::getenv("SHARDWRIGHT_ISA");
+  if (name == nullptr || *name == '\0') return isas.back();
+  std::vector<std::string_view> names;
+  for (const Isa isa : isas) {
+    if (name_of(isa) == name) return isa;
+    names.push_back(name_of(isa));
+  }
+  throw Error(fmt::format("SHARDWRIGHT_ISA is '{}', expected what this processor has: {}", name,
+                          fmt::join(names, ", ")));
+}
+
+const Kernels& kernels_of(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return avx512::table();
+  if (isa == Isa::kAvx2) return avx2::table();
+#endif
+  return baseline::table();
+}
 
 Scratch::Scratch()
     : bytes_(static_cast<std::byte*>(::operator new[](kBytes, std::align_val_t{kAlignment}))) {}

@@ -22,15 +22,38 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/host/isa.h"
-
 namespace shardwright::kernels::host {
 
+// The instruction set that the host kernels use, chosen when the program runs.
+//
+// kernels/host/simd is compiled once for each Isa, and a table of functions is picked by what the
+// processor has, so one binary runs on any x86-64. Given the same inputs kAvx2 and kAvx512 give the
+// same bits except in GEMMs, whose order of summation is the library's; kBaseline has no
+// fused multiply-add and differs in the last bits. Ranks that must agree bit for bit name one Isa.
+
+enum class Isa { kBaseline, kAvx2, kAvx512 };
+
+/// "baseline", "avx2", "avx512".
+std::string_view name_of(Isa isa);
+std::optional<Isa> isa_from(std::string_view name);
+
+/// True when this processor and this build have it. kBaseline is always there.
+bool supported(Isa isa);
+/// The supported ones, slowest first.
+std::vector<Isa> supported_isas();
+/// The fastest supported one, or the one that the environment names in SHARDWRIGHT_ISA.
+Isa best_isa();
+
 struct Kernels;  // kernels/host/simd/kernels.h
+
+/// The table of a supported Isa.
+const Kernels& kernels_of(Isa isa);
 
 /// Memory of one thread, handed out in pieces that all return when the task ends.
 class Scratch {

@@ -10,17 +10,15 @@
 #include <vector>
 
 #include "kernels/cuda/activation.h"
-#include "kernels/cuda/adamw.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/loss.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/rope.h"
-#include "kernels/cuda/squares.h"
-#include "kernels/cuda/vocabulary_loss.h"
-#include "kernels/rope_table.h"
+#include "kernels/host/rope.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

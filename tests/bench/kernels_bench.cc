@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "kernels/host/activation.h"
-#include "kernels/host/adamw.h"
 #include "kernels/host/attention.h"
-#include "kernels/host/cross_entropy.h"
 #include "kernels/host/elementwise.h"
-#include "kernels/host/fp8.h"
+#include "kernels/host/loss.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/norm.h"
-#include "kernels/host/vocabulary_loss.h"
+#include "kernels/host/optimizer.h"
 #include "kernels/random.h"
 
 namespace shardwright::kernels::host {

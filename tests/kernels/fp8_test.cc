@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/fp8.h"
+#include "tests/oracle/fp8.h"
 
 #include <fmt/core.h>
 
 #include <bit>
 
+#include "kernels/host/matmul.h"
 #include "kernels/host/simd/kernels.h"
 #include "tests/kernels/support.h"
-#include "tests/oracle/fp8.h"
 #include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::host {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's instruction sets as implementations of tests/kernels/contract.h, and what the host
 // alone has.
-#include "kernels/host/adamw.h"
 #include "kernels/host/attention.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/norm.h"
+#include "kernels/host/optimizer.h"
 #include "sim/core/base/error.h"
 #include "tests/kernels/contract.h"
 #include "tests/oracle/adamw.h"

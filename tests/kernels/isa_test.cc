@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instruction sets against each other: with fused multiply-add, operations without a matrix
 // product give the same bits at 8 and at 16 lanes.
-#include "kernels/host/isa.h"
-
 #include "kernels/host/activation.h"
-#include "kernels/host/adamw.h"
 #include "kernels/host/norm.h"
+#include "kernels/host/optimizer.h"
+#include "kernels/host/parallel.h"
 #include "kernels/host/simd/kernels.h"
 #include "tests/kernels/support.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/rope_table.h"
+#include "kernels/host/rope.h"
 #include "sim/core/base/error.h"
 #include "tests/kernels/contract.h"
 #include "tests/oracle/rope.h"

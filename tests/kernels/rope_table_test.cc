@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/rope_table.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "kernels/host/rope.h"
 #include "tests/oracle/rope.h"
 
 namespace shardwright::kernels {

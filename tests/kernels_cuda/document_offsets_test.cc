@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/document_offsets.h"
-
+#include "kernels/cuda/attention.h"
 #include "tests/kernels_cuda/support.h"
 
 namespace shardwright::kernels::cuda {

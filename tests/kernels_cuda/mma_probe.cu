@@ -17,18 +17,18 @@ __global__ void __launch_bounds__(32)
   cp_async_wait<0>();
   __syncwarp();
 
-  std::uint32_t a_fragment[4], b_fragment[2];
+  std::uint32_t a_fragment[4], b_fragments[4];  // the second of B like the first
   // Matrices: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15.
   ldmatrix_x4(a_fragment, shared_a + lane % 16 * 16 + lane / 16 * 8);
   if (transposed_b) {
-    ldmatrix_x2(b_fragment, shared_b + lane % 8 * 16 + lane / 8 % 2 * 8);
+    ldmatrix_x4(b_fragments, shared_b + lane % 8 * 16 + lane / 8 % 2 * 8);
   } else {
-    ldmatrix_x2_transposed(b_fragment, shared_b + lane % 16 * 8);
+    ldmatrix_x4_transposed(b_fragments, shared_b + lane % 16 * 8);
   }
   const int row = lane / 4, col = lane % 4 * 2;
   float sum[4] = {c[row * 8 + col], c[row * 8 + col + 1], c[(row + 8) * 8 + col],
                   c[(row + 8) * 8 + col + 1]};
-  mma_16x8x16(sum, a_fragment, b_fragment);
+  mma_16x8x16(sum, a_fragment, {b_fragments[0], b_fragments[1]});
   c[row * 8 + col] = sum[0];
   c[row * 8 + col + 1] = sum[1];
   c[(row + 8) * 8 + col] = sum[2];

@@ -5,7 +5,8 @@
 #include <cstdint>
 
 #include "kernels/bf16.h"
-#include "kernels/cuda/stream.h"
+
+using cudaStream_t = struct CUstream_st*;
 
 namespace shardwright::kernels::cuda {
 

@@ -12,8 +12,8 @@
 #include <cmath>
 
 #include "kernels/host/parallel.h"
-#include "kernels/host/simd/ops.h"
-#include "kernels/host/simd/vec_math.h"
+#include "kernels/host/simd/kernels.h"
+#include "kernels/host/simd/vec.h"
 
 namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
 namespace {
@@ -108,7 +108,7 @@ SHARDWRIGHT_INLINE FloatRows float_rows(const float* from, std::int64_t stride, 
 }
 SHARDWRIGHT_INLINE FloatRows float_rows(const BFloat16* from, std::int64_t stride,
                                         std::int64_t rows, std::int64_t d, float* buffer) {
-  for (std::int64_t row = 0; row < rows; ++row) widen(from + row * stride, buffer + row * d, d);
+  for (std::int64_t row = 0; row < rows; ++row) convert(from + row * stride, buffer + row * d, d);
   return {buffer, d};
 }
 
@@ -186,8 +186,6 @@ SHARDWRIGHT_INLINE QueryTile<T> tile_of_task(const AttentionInputs<T>& a, std::i
   return query_tile(a, pair / shape.kv_heads, pair % shape.kv_heads,
                     tiles_of(shape.seq, tile_tokens(shape)) - 1 - task / pairs);
 }
-
-}  // namespace
 
 template <class T>
 void attention_forward(const AttentionForward<T>& f, std::int64_t task, Scratch& scratch) {
@@ -364,18 +362,24 @@ void attention_backward_kv(const AttentionBackward<T>& b, std::int64_t task, Scr
   for (std::int64_t key = 0; key < count; ++key) {
     const std::int64_t at =
         (batch * shape.seq + first + key) * a.kv_stride + kv_head * shape.head_dim;
-    narrow(d_k + key * d, b.d_k + at, d);
-    narrow(d_v + key * d, b.d_v + at, d);
+    convert(d_k + key * d, b.d_k + at, d);
+    convert(d_v + key * d, b.d_v + at, d);
   }
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                                            \
-  template void attention_forward<T>(const AttentionForward<T>&, std::int64_t, Scratch&);     \
-  template void attention_delta<T>(const AttentionBackward<T>&, std::int64_t, std::int64_t);  \
-  template void attention_backward_q<T>(const AttentionBackward<T>&, std::int64_t, Scratch&); \
-  template void attention_backward_kv<T>(const AttentionBackward<T>&, std::int64_t, Scratch&);
-SHARDWRIGHT_INSTANTIATE(float)
-SHARDWRIGHT_INSTANTIATE(BFloat16)
-#undef SHARDWRIGHT_INSTANTIATE
+template <class T>
+void add_attention_of(TypedKernels<T>& kernels) {
+  kernels.attention_forward = &attention_forward<T>;
+  kernels.attention_delta = &attention_delta<T>;
+  kernels.attention_backward_q = &attention_backward_q<T>;
+  kernels.attention_backward_kv = &attention_backward_kv<T>;
+}
+
+}  // namespace
+
+void add_attention(Kernels& kernels) {
+  add_attention_of(kernels.fp32);
+  add_attention_of(kernels.bf16);
+}
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/host/simd/ops.h"
+#include "kernels/host/simd/kernels.h"
 #include "kernels/host/simd/vec.h"
 
 namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
@@ -225,6 +225,10 @@ void gemm(Layout layout, std::int64_t m, std::int64_t n, std::int64_t k, const f
       multiply_panel(m, cols, depth, rows, panel, Result{c + j, c_stride, add || p > 0});
     }
   }
+}
+
+void add_gemm(Kernels& kernels) {
+  kernels.gemm = &gemm;
 }
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

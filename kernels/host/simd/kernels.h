@@ -11,7 +11,6 @@
 #include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
-#include "kernels/host/isa.h"
 #include "kernels/random.h"
 #include "sim/core/model.h"
 #include "sim/core/product_choices.h"
@@ -136,7 +135,6 @@ struct TypedKernels {
 };
 
 struct Kernels {
-  Isa isa;
   /// C = A B, or C += A B; strides in floats between rows.
   void (*gemm)(Layout, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
                std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
@@ -176,8 +174,5 @@ template <>
 inline const TypedKernels<BFloat16>& Kernels::of<BFloat16>() const {
   return bf16;
 }
-
-/// The table of a supported Isa.
-const Kernels& kernels_of(Isa isa);
 
 }  // namespace shardwright::kernels::host

@@ -9,12 +9,12 @@
 #include <iterator>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/loss.h"
+#include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/rope.h"
-#include "kernels/cuda/squares.h"
-#include "kernels/cuda/step_totals.h"
 #include "kernels/exact_sum.h"
+#include "kernels/host/rope.h"
 #include "tests/kernels_cuda/mma_probe.h"
 #include "tests/kernels_cuda/random_attention.h"
 #include "tests/kernels_cuda/support.h"
@@ -134,9 +134,8 @@ const Subject kFold{"elementwise",
 const Subject kTotals{"step_totals", "step_totals_kernel", add_up_step};
 const Subject kFlash{"flash_attention_forward", "flash_forward_kernel<64>", attend};
 const Subject kKeys{"flash_attention_backward", "flash_backward_kv_kernel<64>", attend};
-const Subject kLoss{"cross_entropy", "cross_entropy_kernel<shardwright::kernels::BFloat16, false>",
-                    lose};
-const Subject kSquares{"squares", "squares_kernel<float, 4>", square};
+const Subject kLoss{"loss", "cross_entropy_kernel<shardwright::kernels::BFloat16, false>", lose};
+const Subject kSquares{"optimizer", "squares_kernel<float, 4>", square};
 
 /// Where the n-th instruction with that opcode stands in the kernel, guard and all; empty: nowhere.
 struct Place {
@@ -223,7 +222,7 @@ const std::vector<Mutation> kMutations = {
     {kMultiply, kMma, 0, swapped(8, 9)},
     {kMultiply, kMma, 0, swapped(11, 12)},
     {kMultiply, kLdmatrix + "x4.shared.b16", 0, swapped(1, 2)},
-    {kMultiply, kLdmatrix + "x2.trans.shared.b16", 0, replaced(".trans", "")},
+    {kMultiply, kLdmatrix + "x4.trans.shared.b16", 0, replaced(".trans", "")},
     {kMultiply, "cp.async.cg.shared.global", 1, replaced("16,", "8,")},
     {kMultiply, "cp.async.wait_group", 0, replaced("0;", "1;")},
     {kMultiply, "ld.global.f32", 2, behind(4)},

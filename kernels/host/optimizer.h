@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW on a shard of parameters (kernels/arguments.h has the formula).
+// The end of a step: the norm of gradients, and AdamW on a shard of parameters (kernels/arguments.h
+// has the formula).
 //
 // Every element is computed alone in fp32 and its random bits depend on the seed, the step and the
 // global index only, so any sharding gives the same bits. bf16 moments and bf16 master weights are
@@ -10,9 +11,14 @@
 
 #include "kernels/arguments.h"
 #include "kernels/bf16.h"
+#include "kernels/exact_sum.h"
 #include "kernels/host/parallel.h"
 
 namespace shardwright::kernels::host {
+
+/// The exact sum of squares; its square root over all shards is the gradient norm.
+template <class T>
+ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x);
 
 /// One step on the parameters with these indices in the model. P, G and M are float or BFloat16:
 /// master parameters, gradients and both moments. Index i rounds m with the low and v with the high

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/adamw.h"
+#include "kernels/host/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <type_traits>
 
 #include "kernels/host/simd/kernels.h"
@@ -51,6 +53,40 @@ void random_words_of(const Kernels& kernels, const RandomStream& stream,
 }
 
 }  // namespace
+
+template <class T>
+ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x) {
+  const Kernels& kernels = parallel.kernels();
+  std::mutex mutex;
+  ExactSum total;
+  parallel.for_ranges(std::ssize(x), 32768,
+                      [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
+                        ExactSum part;
+                        float* wide = scratch.floats(kSquaresBlock);
+                        for (std::int64_t at = begin; at < end; at += kSquaresBlock) {
+                          const std::int64_t count = std::min(kSquaresBlock, end - at);
+                          const float* values = nullptr;
+                          if constexpr (std::is_same_v<T, float>) {
+                            values = x.data() + at;
+                          } else {
+                            kernels.of<T>().widen(x.data() + at, wide, count);
+                            values = wide;
+                          }
+                          const BlockSquares squares = kernels.block_squares(values, count);
+                          if (squares.exact) {
+                            part.add_exact(squares.sums);
+                          } else {
+                            part.add_squares(std::span(values, static_cast<std::size_t>(count)));
+                          }
+                        }
+                        const std::lock_guard lock(mutex);
+                        total.merge(part);
+                      });
+  return total;
+}
+
+template ExactSum sum_of_squares<float>(Parallel&, std::span<const float>);
+template ExactSum sum_of_squares<BFloat16>(Parallel&, std::span<const BFloat16>);
 
 template <class P, class G, class M>
 void adamw(Parallel& parallel, const AdamW& options, const ElementIndices& indices,

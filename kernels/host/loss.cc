@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/vocabulary_loss.h"
+#include "kernels/host/loss.h"
 
 #include <fmt/core.h>
 
@@ -12,6 +12,15 @@
 
 namespace shardwright::kernels::host {
 namespace {
+
+void check_targets(std::span<const std::int32_t> targets, std::int64_t vocab) {
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] != kIgnoreTarget && (targets[i] < 0 || targets[i] >= vocab)) {
+      throw Error(fmt::format("target {} of the batch is {}, expected 0 to {} or {}", i, targets[i],
+                              vocab - 1, kIgnoreTarget));
+    }
+  }
+}
 
 VocabularyRows rows_of_part(Matrix<float> logits, std::span<const std::int32_t> targets,
                             std::int64_t first_vocab, double softcap) {
@@ -47,6 +56,38 @@ void check_some_part_has(std::span<const std::int32_t> targets, const Vocabulary
 }
 
 }  // namespace
+
+LmLoss cross_entropy(Parallel& parallel, Matrix<float> logits,
+                     std::span<const std::int32_t> targets, bool gradient, std::span<double> losses,
+                     double softcap) {
+  SHARDWRIGHT_CHECK(logits.rows == std::ssize(targets) && logits.rows <= std::ssize(losses) &&
+                        logits.stride == logits.cols,
+                    "loss of [{}, {}] on {} targets", logits.rows, logits.cols, targets.size());
+  check_targets(targets, logits.cols);
+  const Kernels& kernels = parallel.kernels();
+  const CrossEntropyRows args{.logits = logits.data,
+                              .targets = targets.data(),
+                              .ignore_index = kIgnoreTarget,
+                              .vocab = logits.cols,
+                              .gradient = gradient,
+                              .softcap = static_cast<float>(softcap),
+                              .losses = losses.data()};
+  parallel.for_ranges(logits.rows, std::max<std::int64_t>(1, 8192 / logits.cols),
+                      [&](std::int64_t begin, std::int64_t end, Scratch&) {
+                        kernels.cross_entropy(args, begin, end);
+                      });
+  return sum_of_losses(losses, targets);
+}
+
+LmLoss sum_of_losses(std::span<const double> losses, std::span<const std::int32_t> targets) {
+  LmLoss loss;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == kIgnoreTarget) continue;
+    loss.sum += losses[i];
+    ++loss.count;
+  }
+  return loss;
+}
 
 void vocabulary_statistics(Parallel& parallel, Matrix<float> logits,
                            std::span<const std::int32_t> targets, std::int64_t first_vocab,
