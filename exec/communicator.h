@@ -13,6 +13,7 @@
 // ends the job. leave() must be called before memory that peers may read is given back.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,7 @@
 #include "exec/array.h"
 #include "exec/device.h"
 #include "sim/core/collective.h"
+#include "sim/core/layout.h"
 
 namespace shardwright::exec {
 
@@ -142,5 +144,32 @@ struct RankGroups {
     if (pipeline) pipeline->leave();
   }
 };
+
+// Which communicators a rank of a plan's mesh has, whatever connects them.
+
+/// In the order in which every rank makes them.
+inline constexpr CommGroup kRankGroups[] = {CommGroup::kWorld, CommGroup::kShard,
+                                            CommGroup::kReplicate, CommGroup::kTensor,
+                                            CommGroup::kPipeline};
+
+/// Of data parallelism alone. Throws Error when `shard_ranks` does not divide `ranks`.
+RankMesh data_parallel_mesh(std::int64_t ranks, std::int64_t shard_ranks);
+
+/// The groups of `rank`: make(kind, members, own place among them) gives a communicator.
+/// `on_world` may be empty.
+template <class Make>
+RankGroups make_groups(const RankMesh& mesh, std::int64_t rank, const OnWorld& on_world,
+                       const Make& make) {
+  RankGroups groups;
+  for (const CommGroup kind : kRankGroups) {
+    const bool is_of_model = kind == CommGroup::kTensor || kind == CommGroup::kPipeline;
+    if (is_of_model && mesh.group(kind).size == 1) continue;
+    const std::vector<std::int64_t> members = mesh.members(kind, rank);
+    const auto own = std::find(members.begin(), members.end(), rank) - members.begin();
+    groups.of(kind) = make(kind, members, static_cast<int>(own));
+    if (kind == CommGroup::kWorld && on_world) on_world(*groups.world);
+  }
+  return groups;
+}
 
 }  // namespace shardwright::exec

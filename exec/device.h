@@ -14,20 +14,67 @@
 // Element types may differ between operands; arithmetic is fp32 and results are rounded once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
 #include "exec/array.h"
-#include "exec/step_record.h"
 #include "kernels/arguments.h"
 #include "kernels/fp8.h"
 #include "sim/core/model.h"
 #include "sim/core/units.h"
+#include "sim/core/workspace.h"
 
 namespace shardwright::exec {
+
+// The few numbers that ranks exchange once a step, and what follows from them: the loss, the
+// gradient norm and the factor by which gradients are multiplied in the update.
+//
+// Gradients are sums over tokens until the very end, where they are divided once by the number of
+// counted tokens of the whole step. The sum of squares is exact and losses are added in the order
+// of micro-batches, so the results do not depend on how many ranks there are.
+
+/// Loss of one micro-batch.
+struct LossSums {
+  double loss = 0;          // sum over counted tokens, in nats
+  std::int64_t tokens = 0;  // counted ones
+};
+
+/// One record per rank of the world, as plan_workspace lays them out: kExactSumWords words, then
+/// LossSums of every micro-batch. Ranks leave out what others count: zero is in its place.
+struct StepRecords {
+  const std::int64_t* data = nullptr;
+  std::int64_t words = 0;  // 8-byte words of a record
+  std::int64_t world_ranks = 1;
+  std::int64_t micro_steps = 1;
+
+  const std::int64_t* squares(std::int64_t rank) const { return data + rank * words; }
+  const LossSums& loss(std::int64_t rank, std::int64_t micro_step) const {
+    return reinterpret_cast<const LossSums*>(data + rank * words + kExactSumWords)[micro_step];
+  }
+};
+
+struct ClipOptions {
+  double max_norm = 0;    // 0: no clipping
+  double skip_above = 0;  // no update when the norm is larger; 0: always
+};
+
+struct StepTotals {
+  double loss = 0;  // sum over the counted tokens of the step
+  std::int64_t tokens = 0;
+  double gradient_norm = 0;  // of the mean loss
+  double scale = 0;          // of gradient sums in the update; not finite: no update
+  double unused[4] = {0, 0, 0, 0};
+};
+static_assert(sizeof(LossSums) == 16 && sizeof(StepTotals) == 64);
+
+/// Adds up in the order of micro-batches: micro-batch m of rank r is number m * world_ranks + r.
+StepTotals total(const StepRecords& records, const ClipOptions& options);
 
 using kernels::kIgnoreTarget;
 using kernels::kWholeTable;
@@ -162,7 +209,7 @@ class Device {
   virtual bool shares_host_memory() const { return true; }
   /// As above, but failures stay where they are: for destructors.
   virtual void drain() noexcept = 0;
-  /// The clocks of streams whose time is not the wall's (exec/host/host_stream.h); else null.
+  /// The clocks of streams whose time is not the wall's (exec/host/host_device.h); else null.
   virtual StreamClocks* clocks() { return nullptr; }
   /// Writes the device's clock to `*at` (host memory) when the stream gets there.
   virtual void timestamp(StreamId stream, Nanoseconds* at) = 0;
@@ -292,6 +339,25 @@ class Device {
   virtual void adamw(StreamId stream, const kernels::AdamW& options, const StepTotals* totals,
                      std::span<const UpdateSegment> segments, Array gradient, Array parameter,
                      Array first_moment, Array second_moment) = 0;
+};
+
+// The first failure of a device's operations, from whatever thread.
+
+class Failure {
+ public:
+  /// Keeps the first one, of that operation of the caller's; later ones follow from it.
+  void keep(std::exception_ptr error, std::int64_t operation = -1);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  /// -1: not known.
+  std::int64_t operation() const;
+  /// Throws the failure if there is one.
+  void rethrow() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+  std::int64_t operation_ = -1;
+  std::atomic<bool> failed_{false};
 };
 
 }  // namespace shardwright::exec

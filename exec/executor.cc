@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "exec/comm/local_communicator.h"
-#include "exec/host/host_stream.h"
-#include "exec/initial_weights.h"
+#include "exec/host/host_device.h"
+#include "exec/layout.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "sim/core/base/check.h"

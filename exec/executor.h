@@ -14,7 +14,7 @@
 // only once a step; there this holds for A = 1 or W = 1. Division by the number of tokens happens
 // once, in the update.
 //
-// Read next: exec/sharding.h (which buffer), exec/model_ops.h (which kernel), exec/device.h.
+// Read next: exec/step_memory.h (which buffer), exec/model_ops.h (which kernel), exec/device.h.
 #pragma once
 
 #include <array>
@@ -27,18 +27,13 @@
 #include <string>
 #include <vector>
 
-#include "exec/activations.h"
 #include "exec/batch.h"
 #include "exec/communicator.h"
 #include "exec/device.h"
 #include "exec/layout.h"
 #include "exec/model_ops.h"
-#include "exec/poison.h"
-#include "exec/range_marker.h"
 #include "exec/recorder.h"
-#include "exec/sharding.h"
 #include "exec/step_memory.h"
-#include "exec/step_record.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"

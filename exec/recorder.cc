@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "exec/host/host_stream.h"
+#include "exec/host/host_device.h"
 #include "sim/core/base/check.h"
 #include "sim/core/memory_actions.h"
 

@@ -7,14 +7,40 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "exec/device.h"
-#include "exec/trace/step_tracer.h"
+#include "exec/trace/activity.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 
 namespace shardwright::exec {
+
+// Shows a profiler of others what the host enqueues: named ranges of the calling thread.
+
+class RangeMarker {
+ public:
+  virtual ~RangeMarker() = default;
+  virtual void begin(const std::string& name) = 0;
+  virtual void end() = 0;
+
+  /// A range from its construction to its destruction; none without a marker.
+  class Scope {
+   public:
+    Scope(RangeMarker* marker, const std::string& name) : marker_(marker) {
+      if (marker_ != nullptr) marker_->begin(name);
+    }
+    ~Scope() {
+      if (marker_ != nullptr) marker_->end();
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    RangeMarker* marker_;
+  };
+};
 
 class Recorder {
  public:

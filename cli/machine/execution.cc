@@ -19,7 +19,7 @@
 #ifdef SHARDWRIGHT_HAS_NCCL
 #include "exec/nccl/nccl_communicator.h"
 #endif
-#include "exec/fp8_products.h"
+#include "exec/model_ops.h"
 #include "sim/core/base/error.h"
 #include "sim/core/placement.h"
 

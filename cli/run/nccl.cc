@@ -11,7 +11,6 @@
 #include "cli/run/job_facts.h"
 #include "cli/run/rank_devices.h"
 #include "exec/comm/bootstrap.h"
-#include "exec/comm/rendezvous.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_communicator.h"
 #include "sim/core/message_queue.h"

@@ -7,7 +7,7 @@
 
 #include "cli/run/options.h"
 #include "exec/device.h"
-#include "exec/trace/step_tracer.h"
+#include "exec/trace/activity.h"
 #include "sim/core/schedule.h"
 
 namespace shardwright::cli {

@@ -20,11 +20,11 @@
 #include "cli/text.h"
 #include "exec/comm/local_communicator.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
-#include "exec/libraries/nvtx.h"
+#include "exec/libraries/loaded_library.h"
 #endif
 #include "exec/step_memory.h"
+#include "exec/train/checkpoint.h"
 #include "exec/train/hang_watch.h"
-#include "exec/train/resume.h"
 #ifdef SHARDWRIGHT_HAS_MPI
 #include "exec/comm/mpi_world.h"
 #endif

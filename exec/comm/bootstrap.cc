@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/comm/bootstrap.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,18 +20,285 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "exec/comm/one_line.h"
 #include "exec/communicator.h"
 #include "sim/core/base/check.h"
+#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::exec {
+
+constexpr std::size_t kMostSentenceBytes = 4096;
+
+std::string one_line(std::string text) {
+  text.resize(std::min(text.size(), kMostSentenceBytes));
+  unsigned char before = 0;
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool latin_control = before == 0xc2 && byte >= 0x80 && byte < 0xa0;
+    const bool control = byte < 0x20 || byte == 0x7f || latin_control;
+    if (control) c = byte == '\n' || byte == '\t' ? ' ' : '?';
+    before = byte;
+  }
+  return text;
+}
+
+namespace {
+
+constexpr int kWaitingConnections = 1024;
+
+int milliseconds_until(Deadline deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
+}
+
+[[noreturn]] void fail(const char* call) {
+  throw std::system_error(errno, std::generic_category(), call);
+}
+
+void set_option(int fd, int level, int option, int value) {
+  setsockopt(fd, level, option, &value, sizeof value);
+}
+
+/// Small messages leave at once; a machine that is lost shows within about a minute.
+void prepare(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+/// Connects one address; 0 or the system's error.
+int connect_address(const addrinfo& address, Deadline deadline, Socket& out) {
+  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return errno;
+  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    pollfd waiting{socket.fd(), POLLOUT, 0};
+    if (poll(&waiting, 1, milliseconds_until(deadline)) <= 0) return ETIMEDOUT;
+    int status = 0;
+    socklen_t size = sizeof status;
+    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &status, &size);
+    if (status != 0) return status;
+  }
+  fcntl(socket.fd(), F_SETFL, fcntl(socket.fd(), F_GETFL) & ~O_NONBLOCK);
+  prepare(socket.fd());
+  out = std::move(socket);
+  return 0;
+}
+
+}  // namespace
+
+Deadline deadline_in(double seconds) {
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+             std::chrono::duration<double>(seconds));
+}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void Socket::close() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+void Socket::shut_down() noexcept {
+  if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
+}
+
+void Socket::set_send_timeout(double seconds) noexcept {
+  timeval time{};
+  time.tv_sec = static_cast<time_t>(seconds);
+  time.tv_usec = static_cast<suseconds_t>((seconds - static_cast<double>(time.tv_sec)) * 1e6);
+  setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+}
+
+bool Socket::send_all(std::span<const std::byte> bytes) const noexcept {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) {
+      shutdown(fd_, SHUT_RDWR);  // half a message may be on its way
+      return false;
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+bool Socket::await_input(Deadline deadline) const {
+  pollfd waiting{fd_, POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = poll(&waiting, 1, milliseconds_until(deadline));
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+std::pair<Socket, Socket> socket_pair() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail("socketpair");
+  return {Socket(ends[0]), Socket(ends[1])};
+}
+
+namespace {
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+/// Null where the name is not known, and in `why` the reason.
+Addresses look_up(const std::string& host, int port, std::string& why) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int status = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found)) {
+    why = gai_strerror(status);
+    return nullptr;
+  }
+  return Addresses(found);
+}
+
+void set_port(sockaddr_storage& address, int port) {
+  const std::uint16_t number = htons(static_cast<std::uint16_t>(port));
+  if (address.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_port = number;
+  } else {
+    reinterpret_cast<sockaddr_in&>(address).sin_port = number;
+  }
+}
+
+int port_of(const Socket& socket) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    fail("getsockname");
+  }
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
+                                           : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+}
+
+/// Not open, and errno, when the address cannot be bound.
+Socket listening_socket(const sockaddr_storage& address, bool v6_only) {
+  Socket socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return socket;
+  set_option(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
+  const bool v6 = address.ss_family == AF_INET6;
+  if (v6) set_option(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, v6_only ? 1 : 0);
+  const socklen_t size = v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      listen(socket.fd(), kWaitingConnections) != 0) {
+    const int reason = errno;
+    socket.close();
+    errno = reason;
+  }
+  return socket;
+}
+
+/// IPv6 sockets take IPv4 connections, too, where the machine has IPv6 at all.
+Socket listen_everywhere(int port) {
+  sockaddr_storage any{};
+  any.ss_family = AF_INET6;  // all zero: any address
+  set_port(any, port);
+  Socket socket = listening_socket(any, false);
+  if (socket.is_open() || errno != EAFNOSUPPORT) return socket;
+  any = {};
+  any.ss_family = AF_INET;
+  set_port(any, port);
+  return listening_socket(any, false);
+}
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  }
+  const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+  return (ntohl(four.sin_addr.s_addr) >> 24) == 127;
+}
+
+}  // namespace
+
+Listener listen_on(const std::string& host, int port) {
+  Listener listener;
+  listener.port = port;
+  if (host.empty()) {
+    listener.sockets.push_back(listen_everywhere(port));
+    if (!listener.sockets.back().is_open()) fail("listen");
+    listener.port = port_of(listener.sockets.back());
+    return listener;
+  }
+  std::string unknown;
+  const Addresses found = look_up(host, port, unknown);
+  errno = EADDRNOTAVAIL;
+  for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
+    sockaddr_storage address{};
+    std::memcpy(&address, at->ai_addr, std::min<std::size_t>(at->ai_addrlen, sizeof address));
+    set_port(address, listener.port);
+    Socket socket = listening_socket(address, true);
+    if (!socket.is_open()) {
+      // Some addresses of a name may be another machine's; a port that is taken must be told.
+      if (errno == EADDRINUSE) fail("bind");
+      continue;
+    }
+    listener.port = port_of(socket);
+    listener.sockets.push_back(std::move(socket));
+  }
+  if (listener.sockets.empty()) fail("bind");
+  return listener;
+}
+
+Socket accept_from(const Socket& listening) {
+  Socket socket(accept4(listening.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (socket.is_open()) prepare(socket.fd());
+  return socket;
+}
+
+bool names_loopback(const std::string& host) {
+  std::string unknown;
+  const Addresses found = look_up(host, 0, unknown);
+  for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
+    if (!is_loopback(*at->ai_addr)) return false;
+  }
+  return found != nullptr;
+}
+
+bool is_numeric_address(const std::string& host) {
+  in6_addr ignored{};
+  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
+}
+
+Socket connect_to(const std::string& host, int port, Deadline deadline, std::string& why) {
+  const Addresses found = look_up(host, port, why);
+  Socket socket;
+  for (const addrinfo* at = found.get(); at != nullptr && !socket.is_open(); at = at->ai_next) {
+    if (const int status = connect_address(*at, deadline, socket)) why = std::strerror(status);
+  }
+  return socket;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
 
 void run_rank(Bootstrap& bootstrap, const std::function<void()>& body) {
   if (bootstrap.ranks() == 1) return body();
@@ -875,6 +1149,273 @@ std::unique_ptr<Bootstrap> join_bootstrap(const BootstrapPlace& place, const Int
   throw Error(fmt::format("rank {} of {} did not find rank 0 at {} within {} s: {}", self.rank,
                           self.ranks, place.name, times.join_s, why),
               ExitCode::kFailed);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr mode_t kOthers = 077;
+
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int opened) : fd(opened) {}
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+/// What keeps a folder from being this user's alone; empty: nothing.
+std::string open_to_others(const fs::path& folder) {
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0) return std::strerror(errno);
+  if (!S_ISDIR(info.st_mode)) return "it is no folder";
+  if (info.st_uid != ::geteuid()) return "it belongs to another user";
+  if ((info.st_mode & kOthers) != 0) {
+    return fmt::format("others may enter it, its mode is {:04o}", info.st_mode & 07777);
+  }
+  return {};
+}
+
+[[noreturn]] void fail(const fs::path& path) {
+  throw Error(fmt::format("{}: cannot write this file: {}", path.string(), std::strerror(errno)),
+              ExitCode::kFailed);
+}
+
+}  // namespace
+
+fs::path private_folder(const Environment& environment) {
+  if (const auto runtime = environment("XDG_RUNTIME_DIR")) {
+    fs::path folder = *runtime;
+    if (folder.is_absolute() && open_to_others(folder).empty()) return folder;
+  }
+  fs::path folder = fs::temp_directory_path() / fmt::format("shardwright-{}", ::geteuid());
+  ::mkdir(folder.c_str(), 0700);  // it may be there
+  const std::string why = open_to_others(folder);
+  if (why.empty()) return folder;
+  throw Error(
+      fmt::format("{}: ranks cannot meet in this folder, {}; expected one of this user with "
+                  "mode 0700: remove it, set TMPDIR, or give --rendezvous",
+                  folder.string(), why));
+}
+
+void write_private_file(const fs::path& path, const std::string& text) {
+  fs::path temporary;
+  int fd = -1;
+  for (int attempt = 0; fd < 0; ++attempt) {
+    temporary = path.parent_path() /
+                fmt::format(".{}.{}-{}.tmp", path.filename().string(), ::getpid(), attempt);
+    fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 && errno != EEXIST) fail(path);
+  }
+  const Descriptor file(fd);
+  const ssize_t written = ::write(fd, text.data(), text.size());
+  const bool whole = written == static_cast<ssize_t>(text.size());
+  if (written >= 0 && !whole) errno = ENOSPC;
+  // The flush makes it visible where the folder is shared by machines.
+  if (!whole || ::fsync(fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    errno = reason;
+    fail(path);
+  }
+}
+
+std::optional<std::string> read_private_file(const fs::path& path, std::size_t most_bytes,
+                                             std::string& why) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat info {};
+  if (file.fd < 0 || ::fstat(file.fd, &info) != 0) {
+    why = errno == ELOOP ? "it is a link" : std::strerror(errno);
+    return std::nullopt;
+  }
+  if (!S_ISREG(info.st_mode)) {
+    why = "it is no regular file";
+  } else if (info.st_uid != ::geteuid()) {
+    why = "it belongs to another user";
+  } else if ((info.st_mode & kOthers) != 0) {
+    why = fmt::format("others may read it, its mode is {:04o}", info.st_mode & 07777);
+  } else if (static_cast<std::size_t>(info.st_size) > most_bytes) {
+    why = fmt::format("it holds more than {} bytes", most_bytes);
+  } else {
+    std::string text(static_cast<std::size_t>(info.st_size), '\0');
+    const ssize_t count = ::read(file.fd, text.data(), text.size());
+    if (count == info.st_size) return text;
+    why = count < 0 ? std::strerror(errno) : "it was cut short";
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostFileBytes = 4096;
+constexpr std::size_t kLeastKeyBytes = 16;
+// Ports made from a job's number: above what systems reserve, below what they give to clients.
+constexpr std::int64_t kFirstPort = 20000;
+constexpr std::int64_t kPorts = 12000;
+
+/// "HOST PORT SECRET" of the file that rank 0 wrote.
+std::optional<BootstrapAddress> read_address(const fs::path& path, std::string& why) {
+  const std::optional<std::string> text = read_private_file(path, kMostFileBytes, why);
+  if (!text) {
+    why = fmt::format("{}: {}", path.string(), why);
+    return std::nullopt;
+  }
+  std::istringstream words(*text);
+  BootstrapAddress address;
+  std::string port;
+  words >> address.host >> port >> address.secret;
+  const std::optional<std::int64_t> number = parse_int64(port);
+  if (!number || *number < 1 || *number > 65535 || address.secret.empty()) {
+    why = fmt::format("{}: it does not say where rank 0 listens", path.string());
+    return std::nullopt;
+  }
+  address.port = static_cast<int>(*number);
+  // A machine's own name is not always one that it can look up.
+  if (address.host == host_name()) address.host = "localhost";
+  return address;
+}
+
+[[noreturn]] void refuse_rendezvous(const std::string& wish) {
+  throw Error(
+      fmt::format("--rendezvous is '{}', expected auto, tcp://HOST:PORT or file:///PATH", wish));
+}
+
+Rendezvous parse(const std::string& wish) {
+  Rendezvous result;
+  if (wish.starts_with("file://")) {
+    result.file = wish.substr(7);
+    if (result.file.empty() || result.file[0] != '/') refuse_rendezvous(wish);
+    return result;
+  }
+  if (!wish.starts_with("tcp://")) refuse_rendezvous(wish);
+  const std::size_t colon = wish.rfind(':');
+  result.host = wish.substr(6, colon < 6 ? 0 : colon - 6);
+  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
+    result.host = result.host.substr(1, result.host.size() - 2);
+  }
+  const std::optional<std::int64_t> port = parse_int64(wish.substr(colon + 1));
+  if (result.host.empty() || !port || *port < 1 || *port > 65535) refuse_rendezvous(wish);
+  result.port = static_cast<int>(*port);
+  return result;
+}
+
+std::string run_of(const Environment& environment) {
+  std::string run;
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
+                           "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE"}) {
+    if (const auto value = environment(name)) run += (run.empty() ? "" : ".") + *value;
+  }
+  return run;
+}
+
+std::string key_of(const Environment& environment) {
+  std::string key = environment("SHARDWRIGHT_MEETING_KEY").value_or("");
+  if (!key.empty() && key.size() < kLeastKeyBytes) {
+    throw Error(
+        fmt::format("SHARDWRIGHT_MEETING_KEY has {} characters, expected at least {} that "
+                    "nobody can guess, the same for all ranks",
+                    key.size(), kLeastKeyBytes));
+  }
+  return key;
+}
+
+}  // namespace
+
+std::string Rendezvous::name() const {
+  if (!file.empty()) return "file://" + file;
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? fmt::format("tcp://[{}]:{}", host, port) : fmt::format("tcp://{}:{}", host, port);
+}
+
+BootstrapPlace Rendezvous::place() const {
+  BootstrapPlace place;
+  place.name = name();
+  place.key = key;
+  place.run = run;
+  if (file.empty()) {
+    place.port = port;
+    place.port_advice = "expected a free one: choose it with MASTER_PORT or --rendezvous";
+    place.find = [address = BootstrapAddress{host, port, {}}](std::string&) { return address; };
+    place.host = host;
+    // Many a machine knows itself by its own name as 127.0.1.1, where ranks on others find nobody.
+    if (!on_one_machine && !is_numeric_address(host) && names_loopback(host)) place.host.clear();
+    return place;
+  }
+  if (on_one_machine) place.host = "127.0.0.1";
+  place.publish = [path = file](const BootstrapAddress& address) {
+    write_private_file(path, fmt::format("{} {} {}\n", address.host, address.port, address.secret));
+  };
+  place.find = [path = file](std::string& why) { return read_address(path, why); };
+  place.port_advice = "expected a port that is free";
+  return place;
+}
+
+std::string first_slurm_host(const std::string& list) {
+  const std::size_t bracket = list.find('[');
+  const std::size_t comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const std::size_t end = list.find_first_of(",-]", bracket);
+  const std::size_t close = list.find(']', bracket);
+  if (end == std::string::npos || close == std::string::npos) return {};
+  const std::size_t tail = list.find(',', close);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) +
+         list.substr(close + 1, tail == std::string::npos ? tail : tail - close - 1);
+}
+
+Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& launch,
+                             const Environment& environment) {
+  Rendezvous result = wish == "auto" ? Rendezvous() : parse(wish);
+  result.run = run_of(environment);
+  result.key = key_of(environment);
+  result.on_one_machine = launch.local_ranks == launch.ranks;
+  if (wish != "auto") return result;
+  if (!launch.address.empty()) {
+    result.host = launch.address;
+    result.port = static_cast<int>(launch.port);
+    return result;
+  }
+  if (launch.launcher == Launcher::kSlurm) {
+    const auto hosts = environment("SLURM_STEP_NODELIST");
+    const auto job = environment("SLURM_JOB_ID");
+    const std::optional<std::int64_t> number = job ? parse_int64(*job) : std::nullopt;
+    if (hosts && number && *number >= 0) {
+      const std::int64_t step = parse_int64(environment("SLURM_STEP_ID").value_or("0")).value_or(0);
+      result.host = first_slurm_host(*hosts);
+      result.port = static_cast<int>(
+          kFirstPort + (*number % kPorts * 16 + std::max<std::int64_t>(step, 0) % kPorts) % kPorts);
+      if (!result.host.empty()) return result;
+    }
+  }
+  if (result.on_one_machine) {
+    // All ranks have one parent, who is there as long as they are.
+    result.file =
+        (private_folder(environment) / fmt::format("shardwright-meeting-{}", getppid())).string();
+    return result;
+  }
+  throw Error(
+      fmt::format("{} does not tell where {} processes on several machines can meet: give "
+                  "--rendezvous tcp://HOST:PORT with the host of rank 0, or "
+                  "file:///PATH on a file system that all share",
+                  name_of(launch.launcher), launch.ranks));
+}
+
+std::unique_ptr<Bootstrap> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
+                                const std::string& fingerprint, const BootstrapTimes& times) {
+  Introduction self;
+  self.rank = static_cast<int>(launch.rank);
+  self.ranks = static_cast<int>(launch.ranks);
+  self.fingerprint = fingerprint;
+  std::unique_ptr<Bootstrap> bootstrap = join_bootstrap(rendezvous.place(), self, times);
+  if (self.rank == 0 && !rendezvous.file.empty()) {
+    std::error_code ignored;
+    fs::remove(rendezvous.file, ignored);
+  }
+  return bootstrap;
 }
 
 }  // namespace shardwright::exec

@@ -6,14 +6,16 @@
 // failure that is told is the one that all hear of; whoever waits for a rank that cannot come any
 // more gets Aborted.
 //
-// Read next: exec/comm/rendezvous.h (how processes find each other), exec/nccl/nccl_communicator.h.
+// Read next: exec/nccl/nccl_communicator.h.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,11 +28,71 @@
 #include <utility>
 #include <vector>
 
+#include "exec/comm/launch_environment.h"
 #include "exec/comm/sha256.h"
-#include "exec/comm/socket.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {
+
+// Words of a peer, or of a stranger's file, for a terminal: cut to 4 KiB, and without what a
+// terminal would obey.
+
+/// ASCII's control characters and, in UTF-8, those of Latin 1 (U+0080 to U+009F) are replaced: ends
+/// of lines and tabs by spaces, others by question marks.
+std::string one_line(std::string text);
+
+// A TCP connection, as little of it as rendezvous need. Failures of the network are values here:
+// who calls knows what they mean.
+
+using Deadline = std::chrono::steady_clock::time_point;
+Deadline deadline_in(double seconds);
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() { close(); }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept;
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void close() noexcept;
+  /// Wakes whoever reads from it.
+  void shut_down() noexcept;
+  /// How long a peer may take nothing of what is sent to it; without, for ever.
+  void set_send_timeout(double seconds) noexcept;
+  /// False when the other side is gone or takes nothing; the connection is then of no use and
+  /// ended.
+  bool send_all(std::span<const std::byte> bytes) const noexcept;
+  /// Waits until there is something to read or the connection has ended; false at the deadline.
+  bool await_input(Deadline deadline) const;
+
+ private:
+  int fd_ = -1;
+};
+
+/// Two ends of a connection within this process.
+std::pair<Socket, Socket> socket_pair();
+
+struct Listener {
+  std::vector<Socket> sockets;  // one an address
+  int port = 0;
+};
+/// Listens on the addresses of `host` that are this machine's; "" stands for all of the machine.
+/// Port 0 takes a free one. Throws std::system_error.
+Listener listen_on(const std::string& host, int port);
+/// A connection, or one that is not open and errno.
+Socket accept_from(const Socket& listening);
+
+/// Whether this machine takes the name for itself alone: "localhost", and often its own name.
+bool names_loopback(const std::string& host);
+bool is_numeric_address(const std::string& host);
+
+/// A connection, or one that is not open and in `why` the system's reason.
+Socket connect_to(const std::string& host, int port, Deadline deadline, std::string& why);
+
+std::string host_name();
 
 struct RankFailure {
   int rank = 0;
@@ -298,5 +360,68 @@ struct BootstrapPlace {
 /// at the deadline, or ranks do not agree about the job.
 std::unique_ptr<Bootstrap> join_bootstrap(const BootstrapPlace& place, const Introduction& self,
                                           const BootstrapTimes& times);
+
+// Files between the processes of one user, in places where other users write, too.
+//
+// Whoever can write into the temporary folder can put a link, a pipe or a file of his own where the
+// ranks of somebody else are going to look. So the folder is one that only its owner may enter, new
+// files are made (never opened) with a mode that nobody else can read, and what is read must be a
+// regular file of this user.
+
+/// XDG_RUNTIME_DIR where it is this user's alone, else shardwright-UID in the temporary folder,
+/// which is made. Throws Error when that is somebody else's or open to others.
+std::filesystem::path private_folder(const Environment& environment);
+
+/// A new file of mode 0600 that takes the name in one step; what had it is replaced, never written
+/// through. Throws Error.
+void write_private_file(const std::filesystem::path& path, const std::string& text);
+
+/// The text of a regular file that belongs to this user and that nobody else can read; else none,
+/// and in `why` the reason. Never waits.
+std::optional<std::string> read_private_file(const std::filesystem::path& path,
+                                             std::size_t most_bytes, std::string& why);
+
+// How the processes of a run find each other: what the launcher tells, or what the user says.
+//
+//   torchrun        MASTER_ADDR and MASTER_PORT (the next port where torchrun uses that one itself)
+//   srun            the first host of the step, and a port made from the job's number
+//   mpirun          on one machine a file in a folder of the user, named after the launcher
+//   --rendezvous    tcp://HOST:PORT or file:///PATH; with a file on a shared file system rank 0
+//                   takes a free port and writes there where it listens, and a secret
+//
+// Ranks prove to each other that they know a key: the secret of that file, which only its owner can
+// read, and SHARDWRIGHT_MEETING_KEY where that is set for all ranks. Where there is neither, the
+// launcher's name for the run has to do, which others may guess: is_secret() tells.
+//
+// A file that an earlier run left behind does no harm: nobody answers where it points to, or
+// somebody who belongs to another run, and ranks look again.
+
+struct Rendezvous {
+  std::string file;  // empty: host and port
+  std::string host;
+  int port = 0;
+  std::string run;              // tells runs apart; may be empty
+  std::string key;              // SHARDWRIGHT_MEETING_KEY; may be empty
+  bool on_one_machine = false;  // all ranks
+
+  /// Whether ranks prove who they are with something that strangers cannot guess.
+  bool is_secret() const { return !key.empty() || !file.empty(); }
+
+  /// "tcp://n0:29501" or "file:///shared/meet".
+  std::string name() const;
+  BootstrapPlace place() const;
+};
+
+/// `wish` is "auto" or what --rendezvous accepts. Throws Error that says what the launcher does not
+/// tell, or that a key is too short.
+Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& launch,
+                             const Environment& environment);
+
+/// The first host of a list of Slurm's: "n[007-009,12],m1" is n007.
+std::string first_slurm_host(const std::string& list);
+
+/// All ranks with the same fingerprint at the same place.
+std::unique_ptr<Bootstrap> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
+                                const std::string& fingerprint, const BootstrapTimes& times = {});
 
 }  // namespace shardwright::exec

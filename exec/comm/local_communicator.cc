@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "exec/comm/rank_groups.h"
-#include "exec/host/host_stream.h"
+#include "exec/communicator.h"
+#include "exec/host/host_device.h"
 #include "sim/core/base/check.h"
 
 namespace shardwright::exec {

@@ -7,7 +7,7 @@
 //
 // Data must be in host memory (the host device). Sums are made in the order of ranks, like those of
 // local ranks, to the same bits. An error on one rank is printed with its rank and ends the job;
-// when a process dies, the launcher ends the others; when one hangs, exec/comm/mpi_handshake.h
+// when a process dies, the launcher ends the others; when one hangs, MpiHandshake (mpi_world.cc)
 // does.
 #pragma once
 

@@ -10,7 +10,7 @@
 #include "sim/core/base/error.h"
 #ifdef SHARDWRIGHT_HAS_CUDNN
 #include "exec/cudnn/attention.h"
-#include "exec/cudnn/library.h"
+#include "exec/cudnn/graph.h"
 #endif
 
 namespace shardwright::exec::cuda {

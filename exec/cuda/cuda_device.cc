@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "exec/fp8_products.h"
 #include "exec/host_memory.h"
+#include "exec/model_ops.h"
 #include "exec/typed.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"

@@ -27,7 +27,6 @@
 #include "exec/cuda/handles.h"
 #include "exec/cuda/products.h"
 #include "exec/device.h"
-#include "exec/failure.h"
 
 namespace shardwright::exec {
 

@@ -7,14 +7,264 @@
 #include <utility>
 #include <vector>
 
-#include "exec/cudnn/library.h"
-#include "exec/cudnn/score_numbers.h"
+#include "exec/cuda/handles.h"
+#include "exec/cudnn/graph.h"
 #include "kernels/arguments.h"
 #include "kernels/bf16.h"
+#include "kernels/cuda/attention.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec::cudnn {
+
+namespace {
+
+using kernels::AttentionShape;
+using kernels::BFloat16;
+using kernels::cuda::AttentionBackward;
+using kernels::cuda::AttentionForward;
+using kernels::cuda::AttentionProblem;
+using kernels::cuda::DocumentOffsets;
+
+Bytes begin_bytes(const AttentionProblem& problem) {
+  return aligned(8 * (problem.most_documents + 1));
+}
+
+/// Four lists of begins and one of lengths.
+Bytes list_bytes(const AttentionProblem& problem) {
+  return kernels::cuda::kMostDocumentStrides * begin_bytes(problem) +
+         aligned(4 * problem.most_documents);
+}
+
+/// Makes the lists in `room`, and binds them.
+void make_lists(const AttentionProblem& problem, const RowStrides& strides,
+                const std::int32_t* first_key, std::byte* room, BoundArrays& bound,
+                cudaStream_t stream) {
+  const std::pair<Uid, std::int64_t> lists[] = {{kQueryBegins, strides.query},
+                                                {kKeyBegins, strides.key},
+                                                {kOutBegins, strides.out},
+                                                {kRowBegins, strides.rows}};
+  DocumentOffsets out{.most = problem.most_documents};
+  for (std::size_t i = 0; i < std::size(lists); ++i, room += begin_bytes(problem)) {
+    out.offsets[i] = reinterpret_cast<std::int64_t*>(room);
+    out.strides[i] = lists[i].second;
+    bound.emplace_back(lists[i].first, room);
+  }
+  out.lengths = reinterpret_cast<std::int32_t*>(room);
+  bound.emplace_back(kLengths, room);
+  kernels::cuda::document_offsets(stream, first_key, problem.shape.tokens(), problem.shape.seq,
+                                  out);
+}
+
+/// Columns of bf16 rows, from rows of one length to rows of another.
+void copy_columns(void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,
+                  std::int64_t cols, std::int64_t rows, cudaStream_t stream) {
+  constexpr auto kBytes = sizeof(BFloat16);
+  const auto bytes = [](std::int64_t elements) {
+    return kBytes * static_cast<std::size_t>(elements);
+  };
+  SHARDWRIGHT_CUDA(cudaMemcpy2DAsync(to, bytes(to_stride), from, bytes(from_stride), bytes(cols),
+                                     static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice,
+                                     stream));
+}
+
+/// Where a slice's heads lie in packed rows, in elements.
+struct PackedColumns {
+  std::int64_t query, key, value;
+
+  PackedColumns(const AttentionShape& s, std::int64_t kv_head)
+      : query(kv_head * s.group() * s.head_dim),
+        key((s.heads + kv_head) * s.head_dim),
+        value(key + s.kv_heads * s.head_dim) {}
+};
+
+/// The workspace of the backward pass.
+struct Rooms {
+  std::byte *lists, *delta, *query, *d_query, *key, *value, *d_key, *d_value, *every_key,
+      *every_value, *total, *engine;
+
+  Rooms(const DocumentSlice& s, void* base) {
+    auto* at = static_cast<std::byte*>(base);
+    const auto take = [&](Bytes bytes) { return std::exchange(at, at + bytes); };
+    lists = take(s.list_bytes);
+    delta = take(s.delta_bytes);
+    query = take(s.query_bytes);
+    d_query = take(s.query_bytes);
+    key = take(s.key_bytes);
+    value = take(s.key_bytes);
+    d_key = take(s.key_bytes);
+    d_value = take(s.key_bytes);
+    every_key = take(s.every_bytes);
+    every_value = take(s.every_bytes);
+    total = take(s.total_bytes);
+    engine = at;
+  }
+};
+
+}  // namespace
+
+RowStrides DocumentSlice::strides(const AttentionProblem& problem) const {
+  const std::int64_t key = kv_heads * problem.shape.head_dim;
+  return {problem.shape.group() * key, key, problem.out_stride, problem.shape.heads};
+}
+
+AttentionProblem slice_problem(const AttentionProblem& problem, const DocumentSlice& slice) {
+  AttentionProblem result = problem;
+  result.shape.heads = slice.kv_heads * problem.shape.group();
+  result.shape.kv_heads = slice.kv_heads;
+  return result;
+}
+
+std::optional<DocumentSlice> document_slice(const AttentionProblem& problem,
+                                            const Descriptor& device) {
+  const AttentionShape& s = problem.shape;
+  for (std::int64_t kv_heads = s.kv_heads; kv_heads >= 1; --kv_heads) {
+    // Statistics of a slice begin at multiples of 16 bytes.
+    const bool is_whole = kv_heads == s.kv_heads;
+    if (s.kv_heads % kv_heads != 0 || (!is_whole && kv_heads * s.group() % 4 != 0)) continue;
+    DocumentSlice slice{.kv_heads = kv_heads};
+    const Bytes key_elements = s.tokens() * kv_heads * s.head_dim;
+    slice.list_bytes = list_bytes(problem);
+    slice.delta_bytes = aligned(4 * s.tokens() * s.heads);
+    slice.key_bytes = aligned(2 * key_elements);
+    slice.query_bytes = aligned(2 * s.group() * key_elements);
+    slice.every_bytes = s.group() > 1 ? slice.query_bytes : 0;
+    slice.total_bytes = aligned(4 * s.group() * key_elements);
+    if (slice.bytes() > problem.most_workspace_bytes) continue;
+    Graph graph = attention_backward_graph(slice_problem(problem, slice),
+                                           QueryGradient::kAccumulated, slice.strides(problem));
+    const auto configs = engines(graph.finish(), device);
+    if (configs.empty()) return {};
+    slice.engine_bytes = configs.front().get_int64(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
+    if (slice.bytes() <= problem.most_workspace_bytes) return slice;
+  }
+  return {};
+}
+
+std::string document_refusal(const AttentionProblem& problem, int compute_major,
+                             std::size_t version) {
+  const std::size_t oldest = ruled_version("cudnn.packed_documents");
+  constexpr int kHopper = 9, kBlackwell = 10;
+  if (problem.most_documents == 0) {
+    return "cannot mask packed documents of which there are more than 64 a sequence";
+  }
+  if (compute_major != kHopper && compute_major != kBlackwell) {
+    return "masks packed documents on GPUs of compute capability 9 and 10 only";
+  }
+  if (problem.shape.alibi) return "takes packed documents without slopes";
+  if (version >= oldest) return {};
+  return fmt::format("of version {} is too old for packed documents, expected {} or newer",
+                     version_text(version), version_text(oldest));
+}
+
+const DocumentAttention::Plans& DocumentAttention::plans(cudnnHandle_t handle,
+                                                         const AttentionProblem& problem) {
+  const AttentionShape& s = problem.shape;
+  const Key key{s.batch,
+                s.seq,
+                s.heads,
+                s.kv_heads,
+                s.head_dim,
+                s.softcap != 0,
+                problem.packed_stride,
+                problem.out_stride,
+                problem.most_workspace_bytes,
+                problem.most_documents};
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  const Descriptor device = device_of(handle);
+  const auto slice = document_slice(problem, device);
+  if (!slice) {
+    throw Error(fmt::format("has no engine on this GPU for packed documents and heads of {} whose "
+                            "workspace for {} tokens is at most {} MiB",
+                            s.head_dim, s.tokens(), problem.most_workspace_bytes >> 20),
+                ExitCode::kFailed);
+  }
+  Plan backward(attention_backward_graph(slice_problem(problem, *slice),
+                                         QueryGradient::kAccumulated, slice->strides(problem)),
+                device);
+  Plan forward(attention_forward_graph(problem), device);
+  SHARDWRIGHT_CHECK(backward.workspace_bytes() <= slice->engine_bytes,
+                    "a plan needs {} bytes, its engine said {}", backward.workspace_bytes(),
+                    slice->engine_bytes);
+  return plans_.emplace(key, Plans{std::move(forward), std::move(backward), *slice}).first->second;
+}
+
+Bytes DocumentAttention::forward_workspace_bytes(cudnnHandle_t handle,
+                                                 const AttentionProblem& problem) {
+  return list_bytes(problem) + plans(handle, problem).forward.workspace_bytes();
+}
+
+Bytes DocumentAttention::backward_workspace_bytes(cudnnHandle_t handle,
+                                                  const AttentionProblem& problem) {
+  return plans(handle, problem).slice.bytes();
+}
+
+void DocumentAttention::forward(cudnnHandle_t handle, const AttentionProblem& problem,
+                                const AttentionForward& arrays, cudaStream_t stream) {
+  const Plans& p = plans(handle, problem);
+  const PackedColumns columns(problem.shape, 0);
+  const auto* packed = static_cast<const BFloat16*>(arrays.packed);
+  const ScoreNumbers numbers(problem);
+  auto* const lists = static_cast<std::byte*>(arrays.workspace);
+  BoundArrays bound = {{kQuery, packed},
+                       {kKey, packed + columns.key},
+                       {kValue, packed + columns.value},
+                       {kOut, arrays.out},
+                       {kStatistics, arrays.statistics}};
+  numbers.bind(bound);
+  make_lists(problem, row_strides(problem), arrays.first_key, lists, bound, stream);
+  p.forward.execute(handle, bound, lists + list_bytes(problem));
+}
+
+void DocumentAttention::backward(cudnnHandle_t handle, const AttentionProblem& problem,
+                                 const AttentionBackward& arrays, cudaStream_t stream) {
+  const Plans& p = plans(handle, problem);
+  const AttentionShape& s = problem.shape;
+  const RowStrides strides = p.slice.strides(problem);
+  const Rooms rooms(p.slice, arrays.workspace);
+  const ScoreNumbers numbers(problem);
+  BoundArrays same;  // for all slices
+  numbers.bind(same);
+  make_lists(problem, strides, arrays.first_key, rooms.lists, same, stream);
+  same.insert(same.end(), {{kQuery, rooms.query},
+                           {kKey, rooms.key},
+                           {kValue, rooms.value},
+                           {kQueryGradient, rooms.d_query},
+                           {kKeyGradient, rooms.d_key},
+                           {kValueGradient, rooms.d_value},
+                           {kQueryTotal, rooms.total},
+                           {kOne, &kFactorOne}});
+  if (s.group() > 1) {
+    same.insert(same.end(),
+                {{kEveryKeyGradient, rooms.every_key}, {kEveryValueGradient, rooms.every_value}});
+  }
+  const auto* packed = static_cast<const BFloat16*>(arrays.packed);
+  auto* d_packed = static_cast<BFloat16*>(arrays.d_packed);
+  for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
+    const PackedColumns columns(s, kv_head);
+    const auto take = [&](std::byte* to, std::int64_t cols, std::int64_t column) {
+      copy_columns(to, cols, packed + column, problem.packed_stride, cols, s.tokens(), stream);
+    };
+    take(rooms.query, strides.query, columns.query);
+    take(rooms.key, strides.key, columns.key);
+    take(rooms.value, strides.key, columns.value);
+    const std::int64_t head = kv_head * s.group();
+    BoundArrays bound = same;
+    bound.insert(bound.end(),
+                 {{kOut, static_cast<const BFloat16*>(arrays.out) + head * s.head_dim},
+                  {kOutGradient, static_cast<const BFloat16*>(arrays.d_out) + head * s.head_dim},
+                  {kStatistics, arrays.statistics + head},
+                  {kDelta, reinterpret_cast<const float*>(rooms.delta) + head}});
+    p.backward.execute(handle, bound, rooms.engine);
+    const auto give = [&](std::int64_t column, const std::byte* from, std::int64_t cols) {
+      copy_columns(d_packed + column, problem.packed_stride, from, cols, cols, s.tokens(), stream);
+    };
+    give(columns.query, rooms.d_query, strides.query);
+    give(columns.key, rooms.d_key, strides.key);
+    give(columns.value, rooms.d_value, strides.key);
+  }
+}
+
 namespace {
 
 using kernels::AttentionShape;

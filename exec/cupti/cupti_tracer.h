@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "exec/trace/activity.h"
-#include "exec/trace/step_tracer.h"
 
 namespace shardwright::exec {
 

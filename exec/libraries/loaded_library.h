@@ -4,12 +4,14 @@
 // A program that links them does not start where one is missing, not even to say which; and
 // cuBLASLt alone has 390 thousand addresses that the loader must put right, 60 ms of every start.
 // So the program brings the functions that it calls, each of which passes its arguments on to the
-// library's own of that name (cublas_lt.cc, cudnn.cc, cupti.cc, nccl.cc). They throw Error
+// library's own of that name. They throw Error
 // (ExitCode::kMissingDevice) where there is no library.
 #pragma once
 
-#include <mutex>
+#include <memory>
 #include <string>
+
+#include "exec/recorder.h"
 
 namespace shardwright::exec::libraries {
 
@@ -17,37 +19,7 @@ namespace shardwright::exec::libraries {
 /// empty where it is. It stays loaded.
 std::string why_without(void* library, const std::string& part);
 
-class LoadedLibrary {
- public:
-  /// `title` for people; `file` is looked for by the loader's rules, then in `folder`, where it was
-  /// at the build. `part` beside it must be loadable, too: for a library that ends the process
-  /// where it is not.
-  constexpr LoadedLibrary(const char* title, const char* file, const char* folder,
-                          const char* part = nullptr)
-      : title_(title), file_(file), folder_(folder), part_(part) {}
-
-  /// The library's function of that name; `Function` is its type.
-  template <class Function>
-  Function* function(const char* name) {
-    return reinterpret_cast<Function*>(symbol(name));
-  }
-
- private:
-  void* symbol(const char* name);
-
-  const char* title_;
-  const char* file_;
-  const char* folder_;
-  const char* part_;
-  std::once_flag once_;
-  void* handle_ = nullptr;  // never unloaded, like any that is linked
-  std::string problem_;
-};
+/// Ranges of NVTX, which Nsight Systems shows. Without a profiler they cost some nanoseconds each.
+std::unique_ptr<RangeMarker> make_nvtx_marker();
 
 }  // namespace shardwright::exec::libraries
-
-// The function of `library` that is being defined, with all its arguments. A macro, because its
-// name is needed as a word and as a type.
-#define SHARDWRIGHT_PASS_ON(library, name, ...)                                        \
-  static decltype(::name)* const function = library.function<decltype(::name)>(#name); \
-  return function(__VA_ARGS__)

@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "exec/comm/launch_environment.h"
-#include "exec/comm/rank_groups.h"
 #include "exec/communicator.h"
 #include "exec/libraries/rules.h"
 #include "sim/core/base/check.h"

@@ -6,15 +6,25 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <exception>
 #include <fstream>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "exec/comm/bootstrap.h"
 #include "exec/train/data/mapped_file.h"
-#include "exec/train/shared_folder.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
@@ -393,6 +403,168 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& file
       manifest.job.push_back({key, facts.require<std::string>(key)});
   }
   return manifest;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// One number of every rank.
+std::vector<std::uint64_t> exchange_number(Communicator& world, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// A name that no earlier run has looked for, so that no cache remembers that it lacks.
+std::uint64_t fresh_number() {
+  const Nonce nonce = fresh_nonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, nonce.data(), sizeof number);
+  return number;
+}
+
+bool appears(const fs::path& file, double patience_s) {
+  const auto end = Clock::now() + std::chrono::duration<double>(patience_s);
+  std::error_code ignored;
+  while (!fs::exists(file, ignored)) {
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+}  // namespace
+
+void require_files(const fs::path& folder, const CheckpointManifest& manifest, double patience_s) {
+  const auto end = Clock::now() + std::chrono::duration<double>(patience_s);
+  for (const CheckpointFile& file : manifest.files) {
+    while (true) {
+      std::error_code missing;
+      const auto bytes = static_cast<std::int64_t>(fs::file_size(folder / file.name, missing));
+      if (!missing && bytes == file.bytes) break;
+      if (Clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        continue;
+      }
+      throw Error(fmt::format("{}: {} here, but its rank wrote {} bytes; expected a folder that "
+                              "all ranks share",
+                              (folder / file.name).string(),
+                              missing ? "not" : fmt::format("{} bytes are", bytes), file.bytes),
+                  ExitCode::kFailed);
+    }
+  }
+}
+
+void require_shared_folder(Communicator& world, const fs::path& folder,
+                           std::span<const std::int64_t> writers, double patience_s) {
+  if (world.size() == 1 || writers.size() <= 1) return;
+  const std::uint64_t number =
+      exchange_number(world, world.rank() == 0 ? fresh_number() : 0).front();
+  const fs::path probe = folder / fmt::format("{}{:016x}", kSharedProbe, number);
+  if (world.rank() == 0) write_file_atomically(probe, "", OutputPlace::kInFolder);
+  world.barrier();
+  const bool writes = std::find(writers.begin(), writers.end(), world.rank()) != writers.end();
+  const bool sees = !writes || appears(probe, patience_s);
+  const std::vector<std::uint64_t> seen = exchange_number(world, sees ? 1 : 0);
+  std::error_code ignored;
+  if (world.rank() == 0) fs::remove(probe, ignored);
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    if (seen[rank] != 0) continue;
+    throw Error(
+        fmt::format("{}: rank {} does not see what rank 0 writes there; expected a folder "
+                    "that all ranks share, or --save none",
+                    folder.string(), rank));
+  }
+}
+
+namespace {
+
+/// kDamaged is about the checkpoint. kUnread is about the machine, and another checkpoint would not
+/// be read either: the run ends, or it would go on from an older one for want of memory.
+enum class Verdict : std::int64_t { kDamaged, kWhole, kUnread };
+
+/// What a rank says of a candidate.
+struct Finding {
+  std::int64_t step = -1;               // of the manifest; -1: it cannot be opened
+  Verdict verdict = Verdict::kDamaged;  // of this rank's share of the files
+  char error[240] = {};                 // ends in zero
+
+  void say(std::string_view text) {
+    std::copy_n(text.data(), std::min(text.size(), sizeof error - 1), error);
+  }
+};
+static_assert(sizeof(Finding) == 256);
+
+Finding look_at(const std::filesystem::path& path, const Communicator& world,
+                std::unique_ptr<Checkpoint>& opened) {
+  Finding mine;
+  try {
+    opened = std::make_unique<Checkpoint>(path);
+    mine.step = opened->manifest().step;
+    opened->verify(world.rank(), world.size());
+    mine.verdict = Verdict::kWhole;
+  } catch (const std::bad_alloc&) {
+    mine.verdict = Verdict::kUnread;
+    mine.say("this machine ran out of memory");
+  } catch (const std::exception& error) {
+    mine.say(error.what());
+  }
+  return mine;
+}
+
+/// Ranks that see different folders would go on from different steps.
+void require_same_candidates(Communicator& world,
+                             const std::vector<std::filesystem::path>& candidates) {
+  const std::vector<std::int64_t> counts =
+      exchange_all(world, static_cast<std::int64_t>(candidates.size()));
+  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
+    if (counts[rank] == counts.front()) continue;
+    throw Error(
+        fmt::format("rank 0 sees {} checkpoints to resume from, rank {} sees {}; expected "
+                    "a folder that all ranks share",
+                    counts.front(), rank, counts[rank]));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> choose_checkpoint(Communicator& world,
+                                              const std::vector<std::filesystem::path>& candidates,
+                                              const std::function<void(const std::string&)>& note) {
+  require_same_candidates(world, candidates);
+  if (candidates.empty()) return nullptr;
+  std::string last;
+  for (const std::filesystem::path& path : candidates) {
+    std::unique_ptr<Checkpoint> opened;
+    const std::vector<Finding> all = exchange_all(world, look_at(path, world, opened));
+    const auto found = [&](Verdict verdict) {
+      return std::find_if(all.begin(), all.end(),
+                          [=](const Finding& one) { return one.verdict == verdict; });
+    };
+    if (const auto unread = found(Verdict::kUnread); unread != all.end()) {
+      throw Error(fmt::format("{}: rank {} could not read it: {}", path.string(),
+                              unread - all.begin(), unread->error),
+                  ExitCode::kFailed);
+    }
+    const auto bad = found(Verdict::kDamaged);
+    if (bad == all.end()) {
+      const auto other = std::find_if(
+          all.begin(), all.end(), [&](const Finding& one) { return one.step != all.front().step; });
+      if (other == all.end()) return opened;
+      throw Error(
+          fmt::format("{}: step {} on rank 0, step {} on rank {}; expected a folder that "
+                      "all ranks share",
+                      path.string(), all.front().step, other->step, other - all.begin()));
+    }
+    last = bad->error;
+    if (world.rank() == 0 && candidates.size() > 1)
+      note(fmt::format("{}; the one before it is tried", last));
+  }
+  if (candidates.size() == 1) throw Error(last);
+  throw Error(fmt::format("{}: none of {} checkpoints is whole, expected one to resume from",
+                          candidates.front().parent_path().string(), candidates.size()));
 }
 
 }  // namespace shardwright::exec

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "exec/comm/agreement.h"
+#include "exec/communicator.h"
 #include "exec/train/safetensors.h"
 #include "sim/core/plan.h"
 
@@ -119,5 +121,40 @@ std::int64_t set_aside_checkpoints(const std::filesystem::path& folder, std::int
 std::filesystem::path unfinished_checkpoint(const std::filesystem::path& folder, std::int64_t step);
 /// Writes the manifest and lets the checkpoint take its name. All files are durable.
 void commit_checkpoint(const std::filesystem::path& folder, const CheckpointManifest& manifest);
+
+// Whether the ranks that write checkpoints see one folder, before the first step and before a
+// checkpoint takes its name. Ranks of another node that write to a disk of their own would leave
+// checkpoints that nobody can read.
+
+/// How long what another node wrote may take to be seen: caches of network file systems.
+inline constexpr double kFolderPatience_s = 10;
+
+/// How the files begin by which ranks find out; one stays when a run is killed meanwhile.
+inline constexpr std::string_view kSharedProbe = ".shared-";
+
+/// Waits until every file of the manifest is in `folder` with its size. Throws Error naming the
+/// first that is not after `patience_s`.
+void require_files(const std::filesystem::path& folder, const CheckpointManifest& manifest,
+                   double patience_s = kFolderPatience_s);
+
+/// All ranks call it together, after rank 0 has made `folder`; the `writers` need it.
+/// Throws Error on every rank when one of them does not see what rank 0 writes there.
+void require_shared_folder(Communicator& world, const std::filesystem::path& folder,
+                           std::span<const std::int64_t> writers,
+                           double patience_s = kFolderPatience_s);
+
+// Which checkpoint a run goes on from, decided by all ranks together.
+//
+// Checksums are of whole files, so the ranks share the files: each byte of a checkpoint is read
+// once for its checksum, by the rank that wrote it where there are as many ranks as then. A
+// checkpoint that any of them finds damaged is left out by all.
+
+/// The first of `candidates` that every rank can open and whose checksums are right. All ranks
+/// call it together with what each of them found. `note` hears, on rank 0, why one was left out.
+/// Null when there is none to choose from. Throws Error on every rank when none is whole, when
+/// ranks see different checkpoints, or when memory for reading one is short.
+std::unique_ptr<Checkpoint> choose_checkpoint(Communicator& world,
+                                              const std::vector<std::filesystem::path>& candidates,
+                                              const std::function<void(const std::string&)>& note);
 
 }  // namespace shardwright::exec

@@ -20,8 +20,18 @@
 #include "exec/communicator.h"
 #include "exec/train/checkpoint.h"
 #include "exec/train/train_state.h"
+#include "sim/core/units.h"
 
 namespace shardwright::exec {
+
+// Whether a machine has room for the copies of its ranks' state that checkpoints are written from.
+//
+// They are pinned, and as large as parameters and moments: a machine with less memory than that
+// would meet Linux's killer, which says nothing, minutes or hours after the start.
+
+/// Throws Error on all ranks where those of one machine copy more, `mine` on this one, than is
+/// `left` there. Who does not know what is left says nothing.
+void require_host_room(Communicator& world, Bytes mine, std::optional<Bytes> left);
 
 // Writes one rank's file of a checkpoint while training goes on.
 //

@@ -2,7 +2,7 @@
 // The end of a step on CUDA: the exact sum of squares of gradients, what follows from the numbers
 // that ranks exchange, and AdamW on the parts of parameters that a rank owns (kernels/arguments.h
 // has the formula). Equal inputs give equal bits here and on the host (kernels/host/optimizer.h on
-// processors with fused multiply-add, exec/step_record.cc), however parameters are sharded.
+// processors with fused multiply-add, exec/device.cc), however parameters are sharded.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,7 @@ def has_code_for(architectures, capability):
 
 
 def fp8_recipes(gpu):
-    """By which recipes `run --precision fp8` multiplies on that GPU of `doctor` (exec/fp8_products.cc)."""
+    """By which recipes `run --precision fp8` multiplies on that GPU of `doctor` (exec/model_ops.cc)."""
     major, minor = (int(part) for part in (gpu.get("compute_capability") or "0.0").split("."))
     recipes = ["tensorwise"] if (major, minor) >= (8, 9) else []
     return recipes + (["rowwise"] if (major, minor) == (9, 0) else []) + (["mxfp8"] if major >= 10 else [])

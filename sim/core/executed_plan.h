@@ -26,7 +26,7 @@ void check_run(const Plan& plan, const Model& model);
 /// executor, which casts operands just before it multiplies.
 Plan with_products_in_bf16(Plan plan);
 
-// Families of models that the executor trains (exec/family.h), for who plans without it.
+// Families of models that the executor trains (exec/layout.h), for who plans without it.
 
 inline constexpr std::array<std::string_view, 21> kTrainedFamilies = {
     "cwm",         "ernie4_5", "gemma",  "gemma2",   "glm",       "glm4",       "gpt2",

@@ -73,7 +73,7 @@ CollectiveCost collective_cost(const profiles::CollectiveParams& params, const N
 }  // namespace shardwright::sim
 
 // What the network makes of a schedule's operations, for ranks that have none: the streams of
-// virtual clocks (exec/host/host_stream.h).
+// virtual clocks (exec/host/host_device.h).
 
 namespace shardwright::sim {
 

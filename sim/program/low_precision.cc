@@ -101,7 +101,7 @@ Cast own_cast_of(const Plan& plan, bool both_ways) {
   return {2 + 2 + 1.0 * ways, fp8_scaled(plan, Fp8Recipe::kRowwise) ? 2 + 2 * ways : 3};
 }
 
-/// Both operands of a product (exec/fp8_products.h). The gradient of an output is cast once, for
+/// Both operands of a product (exec/model_ops.h). The gradient of an output is cast once, for
 /// its two products, of which the input's is the first.
 Op cast_operands(const ProgramWriter& w, const Op& product) {
   const Plan& plan = w.plan();

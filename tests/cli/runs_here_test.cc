@@ -13,7 +13,7 @@
 #include "cli/embed/verb_call.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/words/plan.h"
-#include "exec/family.h"
+#include "exec/layout.h"
 #include "profiles/data_file.h"
 #include "sim/core/executed_plan.h"
 #include "tests/support/random_plans.h"

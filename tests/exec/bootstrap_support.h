@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/comm/rendezvous.h"
+#include "exec/comm/bootstrap.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards exec/comm/bootstrap.h and rendezvous.h: processes find each other by TCP or a file, agree
+// Guards exec/comm/bootstrap.h: processes find each other by TCP or a file, agree
 // about the job, exchange, and all hear of the first failure; nothing waits for ever.
 #include "exec/comm/bootstrap.h"
 
@@ -15,8 +15,6 @@
 #include <map>
 #include <thread>
 
-#include "exec/comm/private_file.h"
-#include "exec/comm/rendezvous.h"
 #include "exec/communicator.h"
 #include "tests/exec/bootstrap_support.h"
 #include "tests/support/temp_folder.h"

@@ -14,9 +14,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "exec/initial_weights.h"
-#include "exec/train/resume.h"
-#include "exec/train/shared_folder.h"
+#include "exec/layout.h"
 #include "exec/train/train_state.h"
 #include "exec/train/trainer.h"
 #include "tests/exec/train_fixture.h"

@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "exec/range_marker.h"
+#include "exec/recorder.h"
 #include "profiles/profile.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/executed_plan.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "exec/fp8_products.h"
+#include "exec/model_ops.h"
 
 namespace shardwright::exec {
 namespace {

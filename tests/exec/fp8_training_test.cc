@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "exec/fp8_products.h"
+#include "exec/model_ops.h"
 #include "tests/exec/training.h"
 #include "tests/kernels/support.h"
 #include "tests/oracle/fp8.h"

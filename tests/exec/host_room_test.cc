@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards what is asked of a machine's memory, by files that play Linux's and ranks that know
 // numbers.
-#include "exec/train/host_room.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "exec/comm/local_communicator.h"
 #include "exec/host/host_device.h"
 #include "exec/host_memory.h"
+#include "exec/train/checkpointer.h"
 #include "sim/core/base/error.h"
 
 namespace shardwright::exec {

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/activations.h"
+#include "exec/step_memory.h"
 #include "sim/core/arena.h"
 #include "sim/core/layout.h"
 #include "sim/core/schedule.h"

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exec/train/lr_schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "exec/train/trainer.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::exec {

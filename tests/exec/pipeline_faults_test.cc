@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/range_marker.h"
+#include "exec/recorder.h"
 #include "exec/train/hang_watch.h"
 #include "sim/core/base/error.h"
 #include "sim/pipeline/step_program.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards exec/comm/private_file.h: what others put where ranks are going to look is neither written
+// Guards exec/comm/bootstrap.h: what others put where ranks are going to look is neither written
 // through nor believed nor waited for.
-#include "exec/comm/private_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,6 +8,7 @@
 
 #include <fstream>
 
+#include "exec/comm/bootstrap.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"
 #include "tests/support/temp_folder.h"

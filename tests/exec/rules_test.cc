@@ -8,7 +8,7 @@
 
 #include <set>
 
-#include "exec/fp8_products.h"
+#include "exec/model_ops.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::exec::libraries {

@@ -2,11 +2,10 @@
 // Guards how a tracer takes the place of clock readings in the recorder: it hears of every
 // operation in the order of the schedule, only in the steps that it watches, and its spans reach
 // the timeline of all ranks.
-#include "exec/trace/step_tracer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "exec/trace/activity.h"
 #include "exec/train/metrics.h"
 #include "tests/exec/training.h"
 

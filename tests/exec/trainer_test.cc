@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "exec/train/resume.h"
+#include "exec/train/checkpoint.h"
 #include "tests/exec/train_fixture.h"
 #include "tests/exec/training.h"
 #include "tests/support/files.h"

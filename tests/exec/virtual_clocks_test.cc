@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "exec/host/host_stream.h"
+#include "exec/host/host_device.h"
 #include "sim/core/pipeline.h"
 #include "sim/engine/engine.h"
 #include "sim/pipeline/recurrence.h"

@@ -3,7 +3,7 @@
 // bits on any ranks, and products only in the layouts and with the scales that the GPU has.
 #include <gmock/gmock.h>
 
-#include "exec/fp8_products.h"
+#include "exec/model_ops.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "sim/core/base/error.h"

@@ -2,8 +2,6 @@
 // cuDNN's own judgement of our graphs on a machine without a GPU: a device described in JSON, and
 // the toolkit's stub of the driver. Engines are picked and kernels compiled; only their loading
 // fails, as it must.
-#include "exec/cudnn/attention_graph.h"
-
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include <string_view>
 
 #include "exec/cudnn/attention.h"
+#include "exec/cudnn/graph.h"
 #include "sim/core/base/error.h"
 #include "sim/core/workspace.h"
 

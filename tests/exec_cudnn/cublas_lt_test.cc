@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exec/cuda/cublas_lt.cc against the library itself, which describes products without a GPU and
+// exec/cuda/products.cc against the library itself, which describes products without a GPU and
 // refuses to work: each of its functions is found and takes what its name says.
 #include <cublasLt.h>
 #include <dlfcn.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What makes cuDNN useless before any graph is built, each told as its own reason.
-#include "exec/cudnn/library.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "exec/cudnn/graph.h"
 
 namespace shardwright::exec::cudnn {
 namespace {

@@ -139,7 +139,7 @@ struct StepTotalsKernels : Kernels {
     }
     return r;
   }
-  /// What exec/step_record.h says.
+  /// What exec/device.h says.
   static exec::StepTotals expected(const Records& r, const exec::ClipOptions& options) {
     exec::StepTotals totals;
     std::array<std::int64_t, ExactSum::kWords> words{};

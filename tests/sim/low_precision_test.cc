@@ -234,7 +234,7 @@ TEST(LowPrecision, EveryNativeStageHasRoomForTheOperandsThatAreCast) {
   }
 }
 
-// exec/fp8_products.h: both operands before each product, a gradient of an output once for its two.
+// exec/model_ops.h: both operands before each product, a gradient of an output once for its two.
 TEST(LowPrecision, NativeProductsCastBothOperands) {
   const Model model = llama_70b();
   const Stack stack = profiles::load_stack("native").stack;

@@ -16,7 +16,7 @@
 
 #include "exec/batch.h"
 #include "exec/comm/sha256.h"
-#include "exec/train/data/token_source.h"
+#include "exec/train/data/token_file.h"
 
 namespace shardwright::exec {
 

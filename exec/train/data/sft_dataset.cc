@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "exec/train/data/mapped_file.h"
-#include "exec/train/data/token_source.h"
+#include "exec/train/data/token_file.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"

@@ -26,13 +26,69 @@
 // once. shardwright.tokens (cli/python/shardwright/tokens.py) makes such files of texts and chats.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
-
-#include "exec/train/data/token_source.h"
+#include <string>
 
 namespace shardwright::exec {
+
+// The tokens of a corpus, in order, wherever they come from: bytes of a text, llm.c's .bin files
+// (v1: 16 bits, v7: 32 bits), this project's token files, or made up.
+//
+// Files are mapped, not read. Nothing is trusted: a header that promises more than the file holds,
+// another version or a token that the vocabulary lacks is an Error that names the file and the
+// place.
+
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual std::int64_t size() const = 0;
+  /// Tokens [first, first + out.size()), which must lie within size(). Threads may read at once.
+  virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
+  /// "text.txt, 221,898 bytes of text".
+  virtual std::string describe() const = 0;
+  /// The same for the same corpus: a resumed run asks whether its data are still those.
+  virtual std::uint32_t fingerprint() const = 0;
+  /// Where documents end, ascending; with kGoesOn where the next sequence has what this one has no
+  /// room for. Empty: nobody knows.
+  virtual std::span<const std::uint64_t> documents() const { return {}; }
+  /// A bit a token, the lowest of a byte first: whether the loss asks for it. Empty: for all.
+  virtual std::span<const std::byte> mask() const { return {}; }
+  /// SHA-256 of the files of the tokenizer that made them. Empty: nobody knows.
+  virtual std::span<const std::byte> tokenizer() const { return {}; }
+};
+
+inline constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;
+
+/// Models made for bytes have 256 tokens and perhaps some that mark; another's tokens are no bytes.
+inline constexpr std::int64_t kMostByteVocabulary = 512;
+/// Throws Error where the bytes of a text are no tokens of the model, unless they are `asked` for.
+void require_bytes(const std::string& name, std::int64_t vocab, bool asked);
+
+/// Every byte is a token.
+std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab,
+                                       bool asked = false);
+/// Reads all tokens once, by all processors. Throws the Error of the first that is wrong.
+void check_tokens(const TokenSource& source);
+/// llm.c's format of either version.
+std::unique_ptr<TokenSource> open_llmc_tokens(const std::filesystem::path& path,
+                                              std::int64_t vocab);
+/// Random tokens, of which every second follows from the one before it, so that a model can learn
+/// something: half of them cost ln(vocab) nats and half nothing.
+std::unique_ptr<TokenSource> synthetic_tokens(std::uint64_t seed, std::int64_t vocab);
+
+/// Whether the file begins like one of llm.c's.
+bool is_llmc_file(std::span<const std::byte> bytes);
+
+namespace detail {
+/// Throws Error when a token is not in [0, vocab).
+void check_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t vocab,
+                      const std::string& file);
+/// Of the first and last 64 KiB and the size.
+std::uint32_t fingerprint_of(std::span<const std::byte> bytes);
+}  // namespace detail
 
 /// Throws Error when the file is no such file, is damaged, or has a larger vocabulary than the
 /// model.

@@ -2,7 +2,7 @@
 // What the keys of a Hugging Face config.json mean: a table of families, each a row of keys, their
 // defaults and what is computed from them (rows.h, layer_kinds.h).
 //
-// Families that are planned and run are those of exec/family.h. Planned only are the others.
+// Families that are planned and run are those of exec/layout.h. Planned only are the others.
 // Keys that are absent have the defaults of the Transformers configuration classes. RoPE is read in
 // both forms: rope_theta with rope_scaling, and the rope_parameters of Transformers 5.
 //

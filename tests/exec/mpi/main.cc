@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "exec/comm/mpi_world.h"
-#include "exec/range_marker.h"
+#include "exec/recorder.h"
 #include "sim/core/base/error.h"
 #include "sim/pipeline/step_program.h"
 #include "tests/exec/communicator_contract.h"

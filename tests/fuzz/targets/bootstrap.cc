@@ -7,7 +7,6 @@
 
 #include <map>
 
-#include "exec/comm/rendezvous.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exec/comm/rank_groups.h"
+#include "exec/communicator.h"
 
 #include <fmt/core.h>
 

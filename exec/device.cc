@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "exec/step_record.h"
+#include "exec/device.h"
 
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/arguments.h"
 #include "kernels/exact_sum.h"
@@ -33,6 +34,25 @@ StepTotals total(const StepRecords& records, const ClipOptions& options) {
     totals.scale = std::numeric_limits<double>::quiet_NaN();
   }
   return totals;
+}
+
+void Failure::keep(std::exception_ptr error, std::int64_t operation) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  error_ = std::move(error);
+  operation_ = operation;
+  failed_.store(true, std::memory_order_release);
+}
+
+std::int64_t Failure::operation() const {
+  const std::lock_guard lock(mutex_);
+  return operation_;
+}
+
+void Failure::rethrow() const {
+  if (!failed()) return;
+  const std::lock_guard lock(mutex_);
+  std::rethrow_exception(error_);
 }
 
 }  // namespace shardwright::exec
