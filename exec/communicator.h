@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "exec/array.h"
@@ -108,6 +109,9 @@ std::vector<T> exchange_all(Communicator& group, const T& mine) {
   return all;
 }
 
+/// The same of texts, which may be as long as they like.
+std::vector<std::string> exchange_texts(Communicator& group, std::string mine);
+
 /// What a rank does with the world before it has other groups, which ranks that do not agree about
 /// the job could not make together.
 using OnWorld = std::function<void(Communicator& world)>;
@@ -146,6 +150,12 @@ struct RankGroups {
 };
 
 // Which communicators a rank of a plan's mesh has, whatever connects them.
+
+/// Runs body(rank) on a thread for every rank and waits for all. What one throws, or why a thread
+/// could not be started, is the current exception where failed(rank, started) is called; ranks
+/// behind one that was not started are not started either, and those that run must not wait for it.
+void run_on_threads(int ranks, const std::function<void(int rank)>& body,
+                    const std::function<void(int rank, bool started)>& failed);
 
 /// In the order in which every rank makes them.
 inline constexpr CommGroup kRankGroups[] = {CommGroup::kWorld, CommGroup::kShard,

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <new>
 #include <optional>
 #include <set>
 #include <span>
@@ -252,10 +251,7 @@ StepResult Executor::step(Batch batch, const StepOptions& options) {
 Nanoseconds Executor::align_clocks() {
   StreamClocks* clocks = device_.clocks();
   if (clocks == nullptr) return 0;
-  const Nanoseconds mine = clocks->latest();
-  std::vector<Nanoseconds> all(static_cast<std::size_t>(groups_.world->size()));
-  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
-                          std::as_writable_bytes(std::span(all)));
+  const std::vector<Nanoseconds> all = exchange_all(*groups_.world, clocks->latest());
   clocks->wait_for_all(*std::max_element(all.begin(), all.end()));
   return clocks->latest();
 }
@@ -617,9 +613,7 @@ Batch first_micro_step_of(const Batch& batch, std::int64_t micro_steps) {
 }  // namespace
 
 std::size_t Executor::most_of_all_ranks(std::size_t mine) {
-  std::vector<std::size_t> all(static_cast<std::size_t>(groups_.world->size()));
-  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
-                          std::as_writable_bytes(std::span(all)));
+  const std::vector<std::size_t> all = exchange_all(*groups_.world, mine);
   return *std::max_element(all.begin(), all.end());
 }
 
@@ -1025,11 +1019,8 @@ LossSums Executor::evaluate(Batch batch, LossSums sum) {
     });
     device_.copy(streams_[0], &mine, workspace_.loss(rank, 0), sizeof mine);
   });
-  std::vector<LossSums> all(static_cast<std::size_t>(groups_.world->size()));
-  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
-                          std::as_writable_bytes(std::span(all)));
   // One by one, in the order of a single rank.
-  for (const LossSums& part : all) {
+  for (const LossSums& part : exchange_all(*groups_.world, mine)) {
     sum.loss += part.loss;
     sum.tokens += part.tokens;
   }

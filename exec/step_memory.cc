@@ -57,11 +57,6 @@ Sharding::Sharding(const Schedule& schedule, const ParameterLayout& layout,
   }
 }
 
-std::int64_t Sharding::owned_parameters(std::int32_t unit) const {
-  const std::int64_t share = layout_.share(unit);
-  return std::clamp<std::int64_t>(layout_.unit(unit).elements - shard_rank_ * share, 0, share);
-}
-
 Activations::Activations(const Schedule& schedule, const ArenaPlan& arena, std::byte* base)
     : schedule_(schedule), arena_(arena), base_(base) {}
 

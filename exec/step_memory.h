@@ -84,8 +84,6 @@ class Sharding {
   bool sums_in_backward(std::int32_t index) const {
     return sums_whole_gradients_ && unit(index).gradient.data == unit(index).reduced.data;
   }
-  /// Elements of the own share that are parameters, not padding: they come first.
-  std::int64_t owned_parameters(std::int32_t unit) const;
   std::int64_t shard_rank() const { return shard_rank_; }
   const ParameterLayout& layout() const { return layout_; }
 

@@ -37,7 +37,7 @@ std::string shown(const JobFact& fact) {
   return fact.origin.empty() ? value : fmt::format("{} ({})", value, fact.origin);
 }
 
-/// Of two texts with origins that differ in a key or value; ends in spaces.
+/// Of two texts with origins that differ in a key or value.
 std::string difference(std::string_view first, std::string_view other, std::size_t rank) {
   const nlohmann::json mine = parse_json(first), theirs = parse_json(other);
   const auto at = [](const nlohmann::json& rows, std::size_t i) {
@@ -62,26 +62,15 @@ std::string hash_of(const JobFacts& facts) {
 }
 
 void require_agreement(Communicator& world, const JobFacts& mine) {
-  struct Head {
-    Digest hash;
-    std::uint64_t bytes;
-  };
-  std::string text = text_of(mine, true);
-  const Head own{digest_of(mine), text.size()};
-  const std::vector<Head> heads = exchange_all(world, own);
-  std::uint64_t most = 0;
-  for (const Head& head : heads) most = std::max(most, head.bytes);
-  const auto other = std::find_if(heads.begin(), heads.end(), [&](const Head& head) {
-    return !same_digest(head.hash, heads.front().hash);
+  const std::vector<Digest> hashes = exchange_all(world, digest_of(mine));
+  const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const Digest& hash) {
+    return !same_digest(hash, hashes.front());
   });
-  if (other == heads.end()) return;
+  if (other == hashes.end()) return;
   // Seldom, and then all texts go around.
-  text.resize(most, ' ');
-  std::string all(most * heads.size(), ' ');
-  world.exchange(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(all)));
-  const auto rank = static_cast<std::size_t>(other - heads.begin());
-  throw Error(difference(std::string_view(all).substr(0, most),
-                         std::string_view(all).substr(rank * most, most), rank));
+  const std::vector<std::string> texts = exchange_texts(world, text_of(mine, true));
+  const auto rank = static_cast<std::size_t>(other - hashes.begin());
+  throw Error(difference(texts.front(), texts[rank], rank));
 }
 
 }  // namespace shardwright::exec

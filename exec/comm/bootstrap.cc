@@ -27,6 +27,7 @@
 #include <sstream>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "exec/communicator.h"
@@ -271,6 +272,18 @@ Socket accept_from(const Socket& listening) {
   return socket;
 }
 
+Socket connect_to(const std::string& host, int port, Deadline deadline, std::string& why) {
+  const Addresses found = look_up(host, port, why);
+  Socket socket;
+  for (const addrinfo* at = found.get(); at != nullptr && !socket.is_open(); at = at->ai_next) {
+    if (const int status = connect_address(*at, deadline, socket)) why = std::strerror(status);
+  }
+  return socket;
+}
+
+namespace {
+
+/// Whether this machine takes the name for itself alone: "localhost", and often its own name.
 bool names_loopback(const std::string& host) {
   std::string unknown;
   const Addresses found = look_up(host, 0, unknown);
@@ -286,19 +299,16 @@ bool is_numeric_address(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
-Socket connect_to(const std::string& host, int port, Deadline deadline, std::string& why) {
-  const Addresses found = look_up(host, port, why);
-  Socket socket;
-  for (const addrinfo* at = found.get(); at != nullptr && !socket.is_open(); at = at->ai_next) {
-    if (const int status = connect_address(*at, deadline, socket)) why = std::strerror(status);
-  }
-  return socket;
-}
-
 std::string host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
+
+[[noreturn]] void throw_failure(const RankFailure& failure, int ranks) {
+  throw Error(fmt::format("rank {} of {}: {}", failure.rank, ranks, failure.what), failure.code);
+}
+
+}  // namespace
 
 void run_rank(Bootstrap& bootstrap, const std::function<void()>& body) {
   if (bootstrap.ranks() == 1) return body();
@@ -311,9 +321,7 @@ void run_rank(Bootstrap& bootstrap, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     bootstrap.fail(ExitCode::kFailed, error.what());
   }
-  const RankFailure first = *bootstrap.failure();
-  throw Error(fmt::format("rank {} of {}: {}", first.rank, bootstrap.ranks(), first.what),
-              first.code);
+  throw_failure(*bootstrap.failure(), bootstrap.ranks());
 }
 
 namespace {
@@ -346,6 +354,13 @@ Digest code(const BootstrapKey& key, const std::string& side,
   return hmac_sha256(key, message);
 }
 
+/// 128 random bits as 32 hexadecimal digits.
+std::string random_secret() {
+  std::array<std::byte, 16> bits{};
+  fill_randomly(bits);
+  return hex_of(bits);
+}
+
 }  // namespace
 
 BootstrapKey bootstrap_key(const std::string& given, const std::string& published,
@@ -358,12 +373,6 @@ Nonce fresh_nonce() {
   Nonce nonce{};
   fill_randomly(nonce);
   return nonce;
-}
-
-std::string random_secret() {
-  std::array<std::byte, 16> bits{};
-  fill_randomly(bits);
-  return hex_of(bits);
 }
 
 std::vector<std::byte> make_hello(const BootstrapKey& key, std::span<const std::byte> server_nonce,
@@ -430,6 +439,10 @@ std::optional<int> small_number(const std::string& text) {
   return static_cast<int>(*value);
 }
 
+std::string failure_text(const RankFailure& failure) {
+  return fmt::format("{}\n{}\n{}", failure.rank, static_cast<int>(failure.code), failure.what);
+}
+
 }  // namespace
 
 std::string Message::text() const {
@@ -452,10 +465,6 @@ std::optional<Introduction> Introduction::from(const std::string& text) {
   const std::optional<int> ranks = small_number((*lines)[1]);
   if (!rank || !ranks) return std::nullopt;
   return Introduction{*rank, *ranks, one_line((*lines)[2])};
-}
-
-std::string failure_text(const RankFailure& failure) {
-  return fmt::format("{}\n{}\n{}", failure.rank, static_cast<int>(failure.code), failure.what);
 }
 
 std::optional<RankFailure> failure_from(const std::string& text) {
@@ -546,293 +555,343 @@ std::string ranks_have(const std::vector<int>& ranks) {
                      ranks.size() == 1 ? "has" : "have");
 }
 
-}  // namespace
+// The place where processes meet: a thread of rank 0 that collects what ranks send and answers all
+// of them together, and that notices when one of them is gone.
+//
+// Every rank keeps one connection open, rank 0 too. A connection that ends without a farewell is a
+// process that died: all hear of it at once.
+//
+// Whoever connects is a stranger until its hello has shown that it knows the key
+// . A stranger gets a few seconds and may say nothing but that; there is
+// room for a number of them, and the oldest makes room for the next. When all ranks are there,
+// nobody listens any more. What a rank says is held against what it may say: its own failures,
+// places that exist, messages of a bounded size.
 
-BootstrapServer::BootstrapServer(Listener listener, Socket own, const Introduction& self,
-                                 const BootstrapKey& key, const BootstrapTimes& times)
-    : listener_(std::move(listener)),
-      self_(self),
-      key_(key),
-      times_(times),
-      join_deadline_(deadline_in(times.join_s)) {
-  Peer& first = peers_.emplace_back();
-  first.socket = std::move(own);
-  first.socket.set_send_timeout(times_.send_s);
-  first.reader.trust();
-  first.rank = 0;
-  if (++joined_ == self_.ranks) welcome();
-  thread_ = std::thread([this] { serve(); });
-}
+class BootstrapServer {
+ public:
+  /// `own` is rank 0's connection, which needs no hello. `self` is what all must agree with.
+  BootstrapServer(Listener listener, Socket own, const Introduction& self, const BootstrapKey& key,
+                  const BootstrapTimes& times)
+      : listener_(std::move(listener)),
+        self_(self),
+        key_(key),
+        times_(times),
+        join_deadline_(deadline_in(times.join_s)) {
+    Peer& first = peers_.emplace_back();
+    first.socket = std::move(own);
+    first.socket.set_send_timeout(times_.send_s);
+    first.reader.trust();
+    first.rank = 0;
+    if (++joined_ == self_.ranks) welcome();
+    thread_ = std::thread([this] { serve(); });
+  }
 
-BootstrapServer::~BootstrapServer() {
-  thread_.join();
-}
+  /// Waits until all ranks have taken their leave or are gone.
+  ~BootstrapServer() { thread_.join(); }
 
-bool BootstrapServer::done() const {
-  const bool all_gone = std::all_of(peers_.begin(), peers_.end(),
-                                    [](const Peer& peer) { return peer.left || peer.rank < 0; });
-  const bool rank_0_gone = peers_.front().left;
-  if (failure_ || rank_0_gone) return all_gone || std::chrono::steady_clock::now() > end_;
-  return joined_ == self_.ranks && all_gone;
-}
+  BootstrapServer(const BootstrapServer&) = delete;
+  BootstrapServer& operator=(const BootstrapServer&) = delete;
 
-void BootstrapServer::serve() noexcept {
-  try {
-    while (!done()) {
-      wait_for_input();
-      check_deadlines();
-    }
-  } catch (const std::exception& error) {
-    // The ranks hear it when there is memory enough to tell; when not, the end of their connections
-    // says that rank 0 is gone.
+ private:
+  struct Peer {
+    Socket socket;
+    MessageReader reader;
+    Nonce challenge{};
+    Deadline hello_by;
+    int rank = -1;  // a stranger
+    bool left = false;
+  };
+  struct Gathering {
+    std::vector<std::vector<std::byte>> parts;
+    std::vector<int> ranks;  // by place; -1: not there yet
+    int arrived = 0;
+    Deadline deadline;
+  };
+
+  void serve() noexcept {
     try {
-      announce({0, ExitCode::kFailed, fmt::format("it cannot serve the others: {}", error.what())});
-    } catch (const std::exception&) {
-      for (Peer& peer : peers_) peer.socket.shut_down();
+      while (!done()) {
+        wait_for_input();
+        check_deadlines();
+      }
+    } catch (const std::exception& error) {
+      // The ranks hear it when there is memory enough to tell; when not, the end of their
+      // connections says that rank 0 is gone.
+      try {
+        announce(
+            {0, ExitCode::kFailed, fmt::format("it cannot serve the others: {}", error.what())});
+      } catch (const std::exception&) {
+        for (Peer& peer : peers_) peer.socket.shut_down();
+      }
     }
   }
-}
 
-void BootstrapServer::wait_for_input() {
-  std::vector<pollfd> waiting;
-  for (const Peer& peer : peers_) {
-    waiting.push_back({peer.socket.is_open() ? peer.socket.fd() : -1, POLLIN, 0});
+  bool done() const {
+    const bool all_gone = std::all_of(peers_.begin(), peers_.end(),
+                                      [](const Peer& peer) { return peer.left || peer.rank < 0; });
+    const bool rank_0_gone = peers_.front().left;
+    if (failure_ || rank_0_gone) return all_gone || std::chrono::steady_clock::now() > end_;
+    return joined_ == self_.ranks && all_gone;
   }
-  const std::size_t known = peers_.size();
-  if (std::chrono::steady_clock::now() >= accept_again_) {
-    for (const Socket& socket : listener_.sockets) waiting.push_back({socket.fd(), POLLIN, 0});
-  }
-  const bool any = poll(waiting.data(), waiting.size(), kPollMilliseconds) > 0;
-  for (std::size_t i = 0; any && i < known; ++i) {
-    if (waiting[i].revents != 0 && peers_[i].socket.is_open()) take(peers_[i]);
-  }
-  drop_late_strangers();
-  std::erase_if(peers_, [](const Peer& peer) { return peer.rank < 0 && !peer.socket.is_open(); });
-  // The last rank may just have come, and then nobody listens any more.
-  for (std::size_t i = known; any && !listener_.sockets.empty() && i < waiting.size(); ++i) {
-    if (waiting[i].revents != 0) accept_one(listener_.sockets[i - known]);
-  }
-}
 
-void BootstrapServer::accept_one(const Socket& listening) {
-  const auto strangers = static_cast<std::size_t>(
-      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.rank < 0; }));
-  if (strangers >= kMostStrangers + static_cast<std::size_t>(self_.ranks)) drop_oldest_stranger();
-  Socket socket = accept_from(listening);
-  if (!socket.is_open()) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      if (!drop_oldest_stranger()) accept_again_ = deadline_in(kBreathSeconds);
+  void wait_for_input() {
+    std::vector<pollfd> waiting;
+    for (const Peer& peer : peers_) {
+      waiting.push_back({peer.socket.is_open() ? peer.socket.fd() : -1, POLLIN, 0});
     }
-    return;
-  }
-  Peer& peer = peers_.emplace_back();
-  peer.socket = std::move(socket);
-  peer.socket.set_send_timeout(times_.send_s);
-  peer.challenge = fresh_nonce();
-  peer.hello_by = deadline_in(times_.stranger_s);
-  Message challenge;
-  challenge.kind = MessageKind::kChallenge;
-  challenge.payload.assign(peer.challenge.begin(), peer.challenge.end());
-  send_message(peer.socket, challenge);
-}
-
-bool BootstrapServer::drop_oldest_stranger() {
-  const auto oldest = std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
-    return peer.rank < 0 && peer.socket.is_open();
-  });
-  if (oldest == peers_.end()) return false;
-  oldest->socket.close();
-  return true;
-}
-
-void BootstrapServer::drop_late_strangers() {
-  const auto now = std::chrono::steady_clock::now();
-  const bool all_are_here = joined_ == self_.ranks;
-  for (Peer& peer : peers_) {
-    if (peer.rank < 0 && (all_are_here || now > peer.hello_by)) peer.socket.close();
-  }
-}
-
-void BootstrapServer::take(Peer& peer) {
-  const bool alive = peer.reader.read_from(peer.socket);
-  while (std::optional<Message> message = peer.reader.next()) {
-    if (peer.rank < 0) {
-      greet(peer, *message);
-    } else {
-      take_from_rank(peer, std::move(*message));
+    const std::size_t known = peers_.size();
+    if (std::chrono::steady_clock::now() >= accept_again_) {
+      for (const Socket& socket : listener_.sockets) waiting.push_back({socket.fd(), POLLIN, 0});
     }
-    if (!peer.socket.is_open()) return;
+    const bool any = poll(waiting.data(), waiting.size(), kPollMilliseconds) > 0;
+    for (std::size_t i = 0; any && i < known; ++i) {
+      if (waiting[i].revents != 0 && peers_[i].socket.is_open()) take(peers_[i]);
+    }
+    drop_late_strangers();
+    std::erase_if(peers_, [](const Peer& peer) { return peer.rank < 0 && !peer.socket.is_open(); });
+    // The last rank may just have come, and then nobody listens any more.
+    for (std::size_t i = known; any && !listener_.sockets.empty() && i < waiting.size(); ++i) {
+      if (waiting[i].revents != 0) accept_one(listener_.sockets[i - known]);
+    }
   }
-  if (!alive) lose(peer);
-}
 
-void BootstrapServer::take_from_rank(Peer& peer, Message message) {
-  switch (message.kind) {
-    case MessageKind::kExchange:
-      return gather(peer, std::move(message));
-    case MessageKind::kFailure:
-      if (const auto failure = failure_from(message.text())) {
-        announce({peer.rank, failure->code, failure->what});
+  void accept_one(const Socket& listening) {
+    const auto strangers = static_cast<std::size_t>(std::count_if(
+        peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.rank < 0; }));
+    if (strangers >= kMostStrangers + static_cast<std::size_t>(self_.ranks)) drop_oldest_stranger();
+    Socket socket = accept_from(listening);
+    if (!socket.is_open()) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (!drop_oldest_stranger()) accept_again_ = deadline_in(kBreathSeconds);
       }
       return;
-    case MessageKind::kBye:
-      peer.left = true;
-      if (peer.rank == 0) end_ = deadline_in(times_.exchange_s);
-      return;
-    default:
-      return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
-  }
-}
-
-void BootstrapServer::greet(Peer& peer, const Message& message) {
-  const std::optional<Hello> hello = message.kind == MessageKind::kHello
-                                         ? check_hello(key_, peer.challenge, message.payload)
-                                         : std::nullopt;
-  const auto introduction = hello ? Introduction::from(hello->text) : std::nullopt;
-  if (!introduction) return peer.socket.close();
-  Message accepted;
-  accepted.kind = MessageKind::kAccepted;
-  const Digest proof = acceptance(key_, peer.challenge, hello->nonce);
-  accepted.payload.assign(proof.begin(), proof.end());
-  send_message(peer.socket, accepted);
-  introduce(peer, *introduction);
-}
-
-void BootstrapServer::introduce(Peer& peer, const Introduction& peer_says) {
-  peer.rank = peer_says.rank;
-  const bool twice = std::count_if(peers_.begin(), peers_.end(), [&](const Peer& other) {
-                       return other.rank == peer_says.rank;
-                     }) > 1;
-  const auto refuse = [&](const std::string& what) {
-    announce({peer_says.rank, ExitCode::kBadInput, what});
-  };
-  if (peer_says.ranks != self_.ranks) {
-    return refuse(fmt::format("it was started as one of {} ranks, rank 0 as one of {}",
-                              peer_says.ranks, self_.ranks));
-  }
-  if (peer_says.rank >= self_.ranks || twice) {
-    return refuse(twice ? "two processes were started as this rank"
-                        : fmt::format("there are only {} ranks", self_.ranks));
-  }
-  if (peer_says.fingerprint != self_.fingerprint) {
-    return refuse(fmt::format("it runs '{}', rank 0 runs '{}': expected the same on all ranks",
-                              peer_says.fingerprint, self_.fingerprint));
-  }
-  if (failure_) {
-    Message late;
-    late.kind = MessageKind::kFailure;
-    late.set_text(failure_text(*failure_));
-    send_message(peer.socket, late);
-    return;
-  }
-  peer.reader.trust();
-  if (++joined_ == self_.ranks) welcome();
-}
-
-void BootstrapServer::welcome() {
-  listener_.sockets.clear();
-  Message message;
-  message.kind = MessageKind::kWelcome;
-  send_all(message);
-}
-
-void BootstrapServer::gather(const Peer& peer, Message message) {
-  const BootstrapGroup& group = message.group;
-  // A rank waits for its welcome, asks for places that exist and for one answer a group at a time.
-  if (joined_ < self_.ranks || group.places < 1 || group.places > self_.ranks || group.place < 0 ||
-      group.place >= group.places ||
-      gatherings_.size() > kMostGatherings * static_cast<std::size_t>(self_.ranks)) {
-    return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
-  }
-  const auto key = std::tuple(group.channel, message.sequence);
-  const bool is_new = !gatherings_.contains(key);
-  Gathering& gathering = gatherings_[key];
-  if (is_new) {
-    gathering.parts.resize(static_cast<std::size_t>(group.places));
-    gathering.ranks.assign(gathering.parts.size(), -1);
-    gathering.deadline = deadline_in(times_.exchange_s);
-  }
-  const auto place = static_cast<std::size_t>(group.place);
-  if (static_cast<std::size_t>(group.places) != gathering.parts.size() ||
-      gathering.ranks[place] >= 0) {
-    return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
-  }
-  gathering.parts[place] = std::move(message.payload);
-  gathering.ranks[place] = peer.rank;
-  if (++gathering.arrived < group.places) return;
-
-  Message reply;
-  reply.kind = MessageKind::kReply;
-  reply.sequence = message.sequence;
-  for (const std::vector<std::byte>& part : gathering.parts) {
-    reply.payload.insert(reply.payload.end(), part.begin(), part.end());
-  }
-  for (std::size_t i = 0; i < gathering.ranks.size(); ++i) {
-    const auto to = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& other) {
-      return other.rank == gathering.ranks[i] && other.socket.is_open();
-    });
-    if (to == peers_.end()) continue;
-    reply.group = {group.channel, static_cast<int>(i), group.places};
-    send_message(to->socket, reply);
-  }
-  gatherings_.erase(key);
-}
-
-std::string BootstrapServer::missing() const {
-  std::vector<int> lacking;
-  for (int rank = 0; rank < self_.ranks; ++rank) {
-    const bool here = std::any_of(peers_.begin(), peers_.end(),
-                                  [&](const Peer& peer) { return peer.rank == rank; });
-    if (!here) lacking.push_back(rank);
-  }
-  return ranks_have(lacking);
-}
-
-void BootstrapServer::check_deadlines() {
-  if (failure_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (joined_ < self_.ranks && now > join_deadline_) {
-    return announce({0, ExitCode::kFailed,
-                     fmt::format("{} not come within {} s; expected {} ranks", missing(),
-                                 times_.join_s, self_.ranks)});
-  }
-  for (const auto& [key, gathering] : gatherings_) {
-    if (now < gathering.deadline) continue;
-    std::vector<int> waiting;
-    for (const int rank : gathering.ranks) {
-      if (rank >= 0) waiting.push_back(rank);
     }
-    return announce({waiting.front(), ExitCode::kFailed,
-                     fmt::format("{} waited {} s for the other ranks", ranks_have(waiting),
-                                 times_.exchange_s)});
+    Peer& peer = peers_.emplace_back();
+    peer.socket = std::move(socket);
+    peer.socket.set_send_timeout(times_.send_s);
+    peer.challenge = fresh_nonce();
+    peer.hello_by = deadline_in(times_.stranger_s);
+    Message challenge;
+    challenge.kind = MessageKind::kChallenge;
+    challenge.payload.assign(peer.challenge.begin(), peer.challenge.end());
+    send_message(peer.socket, challenge);
   }
-}
 
-void BootstrapServer::lose(Peer& peer) {
-  peer.socket.close();
-  const bool was_member = peer.rank >= 0 && !peer.left;
-  peer.left = true;
-  if (was_member) {
-    announce({peer.rank, ExitCode::kFailed, "its process ended without a word"});
+  /// False when there is none.
+  bool drop_oldest_stranger() {
+    const auto oldest = std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
+      return peer.rank < 0 && peer.socket.is_open();
+    });
+    if (oldest == peers_.end()) return false;
+    oldest->socket.close();
+    return true;
   }
-}
 
-void BootstrapServer::announce(const RankFailure& failure) {
-  if (failure_) return;
-  failure_ = failure;
-  end_ = deadline_in(kPartingSeconds);
-  Message message;
-  message.kind = MessageKind::kFailure;
-  message.set_text(failure_text(failure));
-  send_all(message);
-}
-
-void BootstrapServer::send_all(const Message& message) {
-  // A peer that takes nothing shows at the next reading: its connection is ended.
-  for (const Peer& peer : peers_) {
-    if (peer.rank >= 0 && peer.socket.is_open()) send_message(peer.socket, message);
+  void drop_late_strangers() {
+    const auto now = std::chrono::steady_clock::now();
+    const bool all_are_here = joined_ == self_.ranks;
+    for (Peer& peer : peers_) {
+      if (peer.rank < 0 && (all_are_here || now > peer.hello_by)) peer.socket.close();
+    }
   }
-}
+
+  void take(Peer& peer) {
+    const bool alive = peer.reader.read_from(peer.socket);
+    while (std::optional<Message> message = peer.reader.next()) {
+      if (peer.rank < 0) {
+        greet(peer, *message);
+      } else {
+        take_from_rank(peer, std::move(*message));
+      }
+      if (!peer.socket.is_open()) return;
+    }
+    if (!alive) lose(peer);
+  }
+
+  void take_from_rank(Peer& peer, Message message) {
+    switch (message.kind) {
+      case MessageKind::kExchange:
+        return gather(peer, std::move(message));
+      case MessageKind::kFailure:
+        if (const auto failure = failure_from(message.text())) {
+          announce({peer.rank, failure->code, failure->what});
+        }
+        return;
+      case MessageKind::kBye:
+        peer.left = true;
+        if (peer.rank == 0) end_ = deadline_in(times_.exchange_s);
+        return;
+      default:
+        return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
+    }
+  }
+
+  void greet(Peer& peer, const Message& message) {
+    const std::optional<Hello> hello = message.kind == MessageKind::kHello
+                                           ? check_hello(key_, peer.challenge, message.payload)
+                                           : std::nullopt;
+    const auto introduction = hello ? Introduction::from(hello->text) : std::nullopt;
+    if (!introduction) return peer.socket.close();
+    Message accepted;
+    accepted.kind = MessageKind::kAccepted;
+    const Digest proof = acceptance(key_, peer.challenge, hello->nonce);
+    accepted.payload.assign(proof.begin(), proof.end());
+    send_message(peer.socket, accepted);
+    introduce(peer, *introduction);
+  }
+
+  void introduce(Peer& peer, const Introduction& peer_says) {
+    peer.rank = peer_says.rank;
+    const bool twice = std::count_if(peers_.begin(), peers_.end(), [&](const Peer& other) {
+                         return other.rank == peer_says.rank;
+                       }) > 1;
+    const auto refuse = [&](const std::string& what) {
+      announce({peer_says.rank, ExitCode::kBadInput, what});
+    };
+    if (peer_says.ranks != self_.ranks) {
+      return refuse(fmt::format("it was started as one of {} ranks, rank 0 as one of {}",
+                                peer_says.ranks, self_.ranks));
+    }
+    if (peer_says.rank >= self_.ranks || twice) {
+      return refuse(twice ? "two processes were started as this rank"
+                          : fmt::format("there are only {} ranks", self_.ranks));
+    }
+    if (peer_says.fingerprint != self_.fingerprint) {
+      return refuse(fmt::format("it runs '{}', rank 0 runs '{}': expected the same on all ranks",
+                                peer_says.fingerprint, self_.fingerprint));
+    }
+    if (failure_) {
+      Message late;
+      late.kind = MessageKind::kFailure;
+      late.set_text(failure_text(*failure_));
+      send_message(peer.socket, late);
+      return;
+    }
+    peer.reader.trust();
+    if (++joined_ == self_.ranks) welcome();
+  }
+
+  void welcome() {
+    listener_.sockets.clear();
+    Message message;
+    message.kind = MessageKind::kWelcome;
+    send_all(message);
+  }
+
+  void gather(const Peer& peer, Message message) {
+    const BootstrapGroup& group = message.group;
+    // A rank waits for its welcome, asks for places that exist and for one answer a group at a
+    // time.
+    if (joined_ < self_.ranks || group.places < 1 || group.places > self_.ranks ||
+        group.place < 0 || group.place >= group.places ||
+        gatherings_.size() > kMostGatherings * static_cast<std::size_t>(self_.ranks)) {
+      return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
+    }
+    const auto key = std::tuple(group.channel, message.sequence);
+    const bool is_new = !gatherings_.contains(key);
+    Gathering& gathering = gatherings_[key];
+    if (is_new) {
+      gathering.parts.resize(static_cast<std::size_t>(group.places));
+      gathering.ranks.assign(gathering.parts.size(), -1);
+      gathering.deadline = deadline_in(times_.exchange_s);
+    }
+    const auto place = static_cast<std::size_t>(group.place);
+    if (static_cast<std::size_t>(group.places) != gathering.parts.size() ||
+        gathering.ranks[place] >= 0) {
+      return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
+    }
+    gathering.parts[place] = std::move(message.payload);
+    gathering.ranks[place] = peer.rank;
+    if (++gathering.arrived < group.places) return;
+
+    Message reply;
+    reply.kind = MessageKind::kReply;
+    reply.sequence = message.sequence;
+    for (const std::vector<std::byte>& part : gathering.parts) {
+      reply.payload.insert(reply.payload.end(), part.begin(), part.end());
+    }
+    for (std::size_t i = 0; i < gathering.ranks.size(); ++i) {
+      const auto to = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& other) {
+        return other.rank == gathering.ranks[i] && other.socket.is_open();
+      });
+      if (to == peers_.end()) continue;
+      reply.group = {group.channel, static_cast<int>(i), group.places};
+      send_message(to->socket, reply);
+    }
+    gatherings_.erase(key);
+  }
+
+  void check_deadlines() {
+    if (failure_) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (joined_ < self_.ranks && now > join_deadline_) {
+      return announce({0, ExitCode::kFailed,
+                       fmt::format("{} not come within {} s; expected {} ranks", missing(),
+                                   times_.join_s, self_.ranks)});
+    }
+    for (const auto& [key, gathering] : gatherings_) {
+      if (now < gathering.deadline) continue;
+      std::vector<int> waiting;
+      for (const int rank : gathering.ranks) {
+        if (rank >= 0) waiting.push_back(rank);
+      }
+      return announce({waiting.front(), ExitCode::kFailed,
+                       fmt::format("{} waited {} s for the other ranks", ranks_have(waiting),
+                                   times_.exchange_s)});
+    }
+  }
+
+  void lose(Peer& peer) {
+    peer.socket.close();
+    const bool was_member = peer.rank >= 0 && !peer.left;
+    peer.left = true;
+    if (was_member) {
+      announce({peer.rank, ExitCode::kFailed, "its process ended without a word"});
+    }
+  }
+
+  void announce(const RankFailure& failure) {
+    if (failure_) return;
+    failure_ = failure;
+    end_ = deadline_in(kPartingSeconds);
+    Message message;
+    message.kind = MessageKind::kFailure;
+    message.set_text(failure_text(failure));
+    send_all(message);
+  }
+
+  void send_all(const Message& message) {
+    // A peer that takes nothing shows at the next reading: its connection is ended.
+    for (const Peer& peer : peers_) {
+      if (peer.rank >= 0 && peer.socket.is_open()) send_message(peer.socket, message);
+    }
+  }
+
+  std::string missing() const {
+    std::vector<int> lacking;
+    for (int rank = 0; rank < self_.ranks; ++rank) {
+      const bool here = std::any_of(peers_.begin(), peers_.end(),
+                                    [&](const Peer& peer) { return peer.rank == rank; });
+      if (!here) lacking.push_back(rank);
+    }
+    return ranks_have(lacking);
+  }
+
+  Listener listener_;
+  const Introduction self_;
+  const BootstrapKey key_;
+  const BootstrapTimes times_;
+  Deadline accept_again_;  // after the system had no descriptor left
+  Deadline join_deadline_;
+  std::vector<Peer> peers_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t>, Gathering> gatherings_;
+  std::optional<RankFailure> failure_;
+  Deadline end_;  // after a failure, and after rank 0's farewell
+  int joined_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
 
 class LocalBootstrapRoom::Seat final : public Bootstrap {
  public:
@@ -881,26 +940,14 @@ class LocalBootstrapRoom::Seat final : public Bootstrap {
 
 void LocalBootstrapRoom::run(const std::function<void(Bootstrap& bootstrap)>& body) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks_));
-  const auto run_one = [this, &body, &errors](int rank) {
+  const auto run_one = [&](int rank) {
     Seat seat(*this, rank);
-    try {
-      run_rank(seat, [&] { body(seat); });
-    } catch (...) {
-      errors[static_cast<std::size_t>(rank)] = std::current_exception();
-    }
+    run_rank(seat, [&] { body(seat); });
   };
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(ranks_));
-  for (int rank = 0; rank < ranks_; ++rank) {
-    try {
-      threads.emplace_back(run_one, rank);
-    } catch (const std::system_error&) {  // those that run must not wait for it
-      errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      Seat(*this, rank).fail(ExitCode::kFailed, "no thread could be started for it");
-      break;
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
+  run_on_threads(ranks_, run_one, [&](int rank, bool started) {
+    errors[static_cast<std::size_t>(rank)] = std::current_exception();
+    if (!started) Seat(*this, rank).fail(ExitCode::kFailed, "no thread could be started for it");
+  });
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
@@ -1058,10 +1105,6 @@ Listener listen_at(const BootstrapPlace& place) {
                                   error.code().message(), place.port_advice),
                 ExitCode::kFailed);
   }
-}
-
-[[noreturn]] void throw_failure(const RankFailure& failure, int ranks) {
-  throw Error(fmt::format("rank {} of {}: {}", failure.rank, ranks, failure.what), failure.code);
 }
 
 std::unique_ptr<Bootstrap> open_bootstrap(const BootstrapPlace& place, const Introduction& self,
@@ -1249,8 +1292,6 @@ std::optional<std::string> read_private_file(const fs::path& path, std::size_t m
 }
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::size_t kMostFileBytes = 4096;
 constexpr std::size_t kLeastKeyBytes = 16;

@@ -9,7 +9,6 @@
 // Read next: exec/nccl/nccl_communicator.h.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -23,8 +22,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -85,14 +82,8 @@ Listener listen_on(const std::string& host, int port);
 /// A connection, or one that is not open and errno.
 Socket accept_from(const Socket& listening);
 
-/// Whether this machine takes the name for itself alone: "localhost", and often its own name.
-bool names_loopback(const std::string& host);
-bool is_numeric_address(const std::string& host);
-
 /// A connection, or one that is not open and in `why` the system's reason.
 Socket connect_to(const std::string& host, int port, Deadline deadline, std::string& why);
-
-std::string host_name();
 
 struct RankFailure {
   int rank = 0;
@@ -147,8 +138,6 @@ BootstrapKey bootstrap_key(const std::string& given, const std::string& publishe
                            const std::string& run);
 /// Throws std::system_error where the system has no random numbers.
 Nonce fresh_nonce();
-/// 128 random bits as 32 hexadecimal digits.
-std::string random_secret();
 
 /// A rank's hello: its nonce, its proof and `text`.
 std::vector<std::byte> make_hello(const BootstrapKey& key, std::span<const std::byte> server_nonce,
@@ -168,7 +157,7 @@ Digest acceptance(const BootstrapKey& key, std::span<const std::byte> server_non
 
 enum class MessageKind : std::uint32_t {
   kChallenge = 1,  // the server's first word: a nonce
-  kHello,          // a rank introduces itself: nonce, proof, Introduction (exec/comm/bootstrap.h)
+  kHello,          // a rank introduces itself: nonce, proof, Introduction
   kAccepted,       // the server's proof that it knows the key, too
   kWelcome,        // all ranks are there
   kExchange,       // what a place of a group gives
@@ -198,7 +187,6 @@ struct Introduction {
   static std::optional<Introduction> from(const std::string& text);
 };
 
-std::string failure_text(const RankFailure& failure);
 /// None when the text is no failure: a rank below zero, or an exit code that is none of a failure.
 /// The sentence is cut to 4 KiB, and what a terminal would obey is replaced.
 std::optional<RankFailure> failure_from(const std::string& text);
@@ -227,83 +215,12 @@ class MessageReader {
   std::deque<Message> messages_;
 };
 
-// The place where processes meet: a thread of rank 0 that collects what ranks send and answers all
-// of them together, and that notices when one of them is gone.
-//
-// Every rank keeps one connection open, rank 0 too. A connection that ends without a farewell is a
-// process that died: all hear of it at once.
-//
-// Whoever connects is a stranger until its hello has shown that it knows the key
-// (exec/comm/bootstrap.h). A stranger gets a few seconds and may say nothing but that; there is
-// room for a number of them, and the oldest makes room for the next. When all ranks are there,
-// nobody listens any more. What a rank says is held against what it may say: its own failures,
-// places that exist, messages of a bounded size.
-
 struct BootstrapTimes {
   double join_s = 300;       // until all ranks have come
   double exchange_s = 1800;  // from the first to the last rank of an exchange
   double answer_s = 5;       // beyond join_s: the server knows best who lacks, so it speaks first
   double send_s = 20;        // a peer that takes nothing for so long is lost
   double stranger_s = 10;    // for a hello
-};
-
-class BootstrapServer {
- public:
-  /// `own` is rank 0's connection, which needs no hello. `self` is what all must agree with.
-  BootstrapServer(Listener listener, Socket own, const Introduction& self, const BootstrapKey& key,
-                  const BootstrapTimes& times);
-  /// Waits until all ranks have taken their leave or are gone.
-  ~BootstrapServer();
-  BootstrapServer(const BootstrapServer&) = delete;
-  BootstrapServer& operator=(const BootstrapServer&) = delete;
-
- private:
-  struct Peer {
-    Socket socket;
-    MessageReader reader;
-    Nonce challenge{};
-    Deadline hello_by;
-    int rank = -1;  // a stranger
-    bool left = false;
-  };
-  struct Gathering {
-    std::vector<std::vector<std::byte>> parts;
-    std::vector<int> ranks;  // by place; -1: not there yet
-    int arrived = 0;
-    Deadline deadline;
-  };
-
-  void serve() noexcept;
-  bool done() const;
-  void wait_for_input();
-  void accept_one(const Socket& listening);
-  /// False when there is none.
-  bool drop_oldest_stranger();
-  void drop_late_strangers();
-  void take(Peer& peer);
-  void take_from_rank(Peer& peer, Message message);
-  void greet(Peer& peer, const Message& message);
-  void introduce(Peer& peer, const Introduction& peer_says);
-  void welcome();
-  void gather(const Peer& peer, Message message);
-  void check_deadlines();
-  void lose(Peer& peer);
-  void announce(const RankFailure& failure);
-  void send_all(const Message& message);
-  std::string missing() const;
-
-  Listener listener_;
-  const Introduction self_;
-  const BootstrapKey key_;
-  const BootstrapTimes times_;
-  Deadline accept_again_;  // after the system had no descriptor left
-  Deadline join_deadline_;
-  std::vector<Peer> peers_;
-  std::map<std::tuple<std::uint32_t, std::uint32_t>, Gathering> gatherings_;
-  std::optional<RankFailure> failure_;
-  Deadline end_;  // after a failure, and after rank 0's farewell
-  int joined_ = 0;
-  std::thread thread_;
 };
 
 // A rendezvous of ranks that are threads of one process.
@@ -333,7 +250,7 @@ class LocalBootstrapRoom {
   std::optional<RankFailure> failure_;
 };
 
-// A rendezvous of processes through the server of rank 0 (exec/comm/bootstrap.h).
+// A rendezvous of processes through the server of rank 0.
 
 struct BootstrapAddress {
   std::string host;

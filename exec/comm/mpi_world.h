@@ -35,8 +35,6 @@ class MpiWorld {
   int ranks() const { return ranks_; }
   /// The communicators of this rank; all ranks call it together.
   RankGroups groups(const RankMesh& mesh, Device& device, const OnWorld& on_world = {});
-  /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
-  RankGroups groups(int shard_ranks, Device& device);
 
   /// Calls body(); an exception is printed and ends the whole job with the exit code it deserves.
   void run(const std::function<void()>& body);

@@ -338,19 +338,6 @@ void Products::run(const Product& p, void* workspace, Bytes workspace_bytes, cud
 
 namespace {
 
-/// The text of one rank, on all of them.
-std::string broadcast_text(Communicator& world, std::string text, std::int64_t from) {
-  const auto ranks = static_cast<std::size_t>(world.size());
-  const auto root = static_cast<std::size_t>(from);
-  std::vector<std::uint64_t> sizes(ranks);
-  const std::uint64_t mine = text.size();
-  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(sizes)));
-  text.resize(sizes[root]);
-  std::string all(ranks * text.size(), '\0');
-  world.exchange(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(all)));
-  return all.substr(root * text.size(), text.size());
-}
-
 /// The products of this rank's step: timed where `known` has them not.
 ProductChoices time_products(Executor& executor, CudaDevice& device, const Batch& batch,
                              const ProductChoices& known) {
@@ -372,7 +359,8 @@ ProductChoices agree_on_products(Executor& executor, CudaDevice& device, const B
   const auto from_rank = [&](std::int64_t rank, const auto& choose) {
     std::string text;
     if (executor.world().rank() == rank) text = to_json(choose());
-    return product_choices_from(broadcast_text(executor.world(), std::move(text), rank),
+    const auto texts = exchange_texts(executor.world(), std::move(text));
+    return product_choices_from(texts[static_cast<std::size_t>(rank)],
                                 fmt::format("rank {}'s choices", rank));
   };
   ProductChoices agreed{Products::library_version(), gpu, {}};

@@ -3,7 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "kernels/arguments.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/attention.h"
+#include "sim/core/arena.h"
 #include "sim/core/base/check.h"
 #include "sim/core/base/error.h"
 
@@ -19,12 +23,62 @@ namespace shardwright::exec::cudnn {
 
 namespace {
 
+// What graphs of attention take from host memory while a plan runs.
+
+using BoundArrays = std::vector<std::pair<Uid, const void*>>;
+
+/// Of kOne, in the backward pass.
+inline constexpr float kFactorOne = 1.0F;
+
+/// Of parts of a workspace.
+constexpr Bytes aligned(Bytes bytes) {
+  return round_up(bytes, kArenaAlignment);
+}
+
+/// What scores are multiplied with and masked by.
+struct ScoreNumbers {
+  float scale, cap, inverse_cap;
+  bool documents;
+
+  explicit ScoreNumbers(const kernels::cuda::AttentionProblem& problem)
+      : scale(static_cast<float>(problem.shape.scale)),
+        cap(static_cast<float>(problem.shape.softcap)),
+        inverse_cap(cap == 0 ? 0.0F : static_cast<float>(1 / problem.shape.softcap)),
+        documents(problem.documents) {}
+  void bind(BoundArrays& bound) const {
+    static constexpr float kLowest = std::numeric_limits<float>::lowest();
+    bound.emplace_back(kScale, &scale);
+    bound.emplace_back(kMasked, &kLowest);
+    if (documents) bound.emplace_back(kBeyond, &kLowest);
+    if (cap == 0) return;
+    bound.emplace_back(kCap, &cap);
+    bound.emplace_back(kInverseCap, &inverse_cap);
+  }
+};
+
 using kernels::AttentionShape;
 using kernels::BFloat16;
 using kernels::cuda::AttentionBackward;
 using kernels::cuda::AttentionForward;
 using kernels::cuda::AttentionProblem;
 using kernels::cuda::DocumentOffsets;
+
+/// What plans depend on.
+using ProblemKey = std::array<std::int64_t, 11>;
+ProblemKey key_of(const AttentionProblem& problem) {
+  const AttentionShape& s = problem.shape;
+  return {s.batch,
+          s.seq,
+          s.heads,
+          s.kv_heads,
+          s.head_dim,
+          s.softcap != 0,
+          s.alibi,
+          problem.packed_stride,
+          problem.out_stride,
+          problem.most_workspace_bytes,
+          problem.most_documents};
+}
 
 Bytes begin_bytes(const AttentionProblem& problem) {
   return aligned(8 * (problem.most_documents + 1));
@@ -157,121 +211,120 @@ std::string document_refusal(const AttentionProblem& problem, int compute_major,
                      version_text(version), version_text(oldest));
 }
 
-const DocumentAttention::Plans& DocumentAttention::plans(cudnnHandle_t handle,
-                                                         const AttentionProblem& problem) {
-  const AttentionShape& s = problem.shape;
-  const Key key{s.batch,
-                s.seq,
-                s.heads,
-                s.kv_heads,
-                s.head_dim,
-                s.softcap != 0,
-                problem.packed_stride,
-                problem.out_stride,
-                problem.most_workspace_bytes,
-                problem.most_documents};
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  const Descriptor device = device_of(handle);
-  const auto slice = document_slice(problem, device);
-  if (!slice) {
-    throw Error(fmt::format("has no engine on this GPU for packed documents and heads of {} whose "
-                            "workspace for {} tokens is at most {} MiB",
-                            s.head_dim, s.tokens(), problem.most_workspace_bytes >> 20),
-                ExitCode::kFailed);
-  }
-  Plan backward(attention_backward_graph(slice_problem(problem, *slice),
-                                         QueryGradient::kAccumulated, slice->strides(problem)),
-                device);
-  Plan forward(attention_forward_graph(problem), device);
-  SHARDWRIGHT_CHECK(backward.workspace_bytes() <= slice->engine_bytes,
-                    "a plan needs {} bytes, its engine said {}", backward.workspace_bytes(),
-                    slice->engine_bytes);
-  return plans_.emplace(key, Plans{std::move(forward), std::move(backward), *slice}).first->second;
-}
-
-Bytes DocumentAttention::forward_workspace_bytes(cudnnHandle_t handle,
-                                                 const AttentionProblem& problem) {
-  return list_bytes(problem) + plans(handle, problem).forward.workspace_bytes();
-}
-
-Bytes DocumentAttention::backward_workspace_bytes(cudnnHandle_t handle,
-                                                  const AttentionProblem& problem) {
-  return plans(handle, problem).slice.bytes();
-}
-
-void DocumentAttention::forward(cudnnHandle_t handle, const AttentionProblem& problem,
-                                const AttentionForward& arrays, cudaStream_t stream) {
-  const Plans& p = plans(handle, problem);
-  const PackedColumns columns(problem.shape, 0);
-  const auto* packed = static_cast<const BFloat16*>(arrays.packed);
-  const ScoreNumbers numbers(problem);
-  auto* const lists = static_cast<std::byte*>(arrays.workspace);
-  BoundArrays bound = {{kQuery, packed},
-                       {kKey, packed + columns.key},
-                       {kValue, packed + columns.value},
-                       {kOut, arrays.out},
-                       {kStatistics, arrays.statistics}};
-  numbers.bind(bound);
-  make_lists(problem, row_strides(problem), arrays.first_key, lists, bound, stream);
-  p.forward.execute(handle, bound, lists + list_bytes(problem));
-}
-
-void DocumentAttention::backward(cudnnHandle_t handle, const AttentionProblem& problem,
-                                 const AttentionBackward& arrays, cudaStream_t stream) {
-  const Plans& p = plans(handle, problem);
-  const AttentionShape& s = problem.shape;
-  const RowStrides strides = p.slice.strides(problem);
-  const Rooms rooms(p.slice, arrays.workspace);
-  const ScoreNumbers numbers(problem);
-  BoundArrays same;  // for all slices
-  numbers.bind(same);
-  make_lists(problem, strides, arrays.first_key, rooms.lists, same, stream);
-  same.insert(same.end(), {{kQuery, rooms.query},
-                           {kKey, rooms.key},
-                           {kValue, rooms.value},
-                           {kQueryGradient, rooms.d_query},
-                           {kKeyGradient, rooms.d_key},
-                           {kValueGradient, rooms.d_value},
-                           {kQueryTotal, rooms.total},
-                           {kOne, &kFactorOne}});
-  if (s.group() > 1) {
-    same.insert(same.end(),
-                {{kEveryKeyGradient, rooms.every_key}, {kEveryValueGradient, rooms.every_value}});
-  }
-  const auto* packed = static_cast<const BFloat16*>(arrays.packed);
-  auto* d_packed = static_cast<BFloat16*>(arrays.d_packed);
-  for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
-    const PackedColumns columns(s, kv_head);
-    const auto take = [&](std::byte* to, std::int64_t cols, std::int64_t column) {
-      copy_columns(to, cols, packed + column, problem.packed_stride, cols, s.tokens(), stream);
-    };
-    take(rooms.query, strides.query, columns.query);
-    take(rooms.key, strides.key, columns.key);
-    take(rooms.value, strides.key, columns.value);
-    const std::int64_t head = kv_head * s.group();
-    BoundArrays bound = same;
-    bound.insert(bound.end(),
-                 {{kOut, static_cast<const BFloat16*>(arrays.out) + head * s.head_dim},
-                  {kOutGradient, static_cast<const BFloat16*>(arrays.d_out) + head * s.head_dim},
-                  {kStatistics, arrays.statistics + head},
-                  {kDelta, reinterpret_cast<const float*>(rooms.delta) + head}});
-    p.backward.execute(handle, bound, rooms.engine);
-    const auto give = [&](std::int64_t column, const std::byte* from, std::int64_t cols) {
-      copy_columns(d_packed + column, problem.packed_stride, from, cols, cols, s.tokens(), stream);
-    };
-    give(columns.query, rooms.d_query, strides.query);
-    give(columns.key, rooms.d_key, strides.key);
-    give(columns.value, rooms.d_value, strides.key);
-  }
-}
-
 namespace {
 
-using kernels::AttentionShape;
-using kernels::BFloat16;
-using kernels::cuda::AttentionBackward;
-using kernels::cuda::AttentionForward;
-using kernels::cuda::AttentionProblem;
+class DocumentAttention {
+ public:
+  /// Throws Error where no engine serves the problem.
+  void prepare(cudnnHandle_t handle, const kernels::cuda::AttentionProblem& problem) {
+    plans(handle, problem);
+  }
+  Bytes forward_workspace_bytes(cudnnHandle_t handle, const AttentionProblem& problem) {
+    return list_bytes(problem) + plans(handle, problem).forward.workspace_bytes();
+  }
+
+  Bytes backward_workspace_bytes(cudnnHandle_t handle, const AttentionProblem& problem) {
+    return plans(handle, problem).slice.bytes();
+  }
+
+  void forward(cudnnHandle_t handle, const AttentionProblem& problem,
+               const AttentionForward& arrays, cudaStream_t stream) {
+    const Plans& p = plans(handle, problem);
+    const PackedColumns columns(problem.shape, 0);
+    const auto* packed = static_cast<const BFloat16*>(arrays.packed);
+    const ScoreNumbers numbers(problem);
+    auto* const lists = static_cast<std::byte*>(arrays.workspace);
+    BoundArrays bound = {{kQuery, packed},
+                         {kKey, packed + columns.key},
+                         {kValue, packed + columns.value},
+                         {kOut, arrays.out},
+                         {kStatistics, arrays.statistics}};
+    numbers.bind(bound);
+    make_lists(problem, row_strides(problem), arrays.first_key, lists, bound, stream);
+    p.forward.execute(handle, bound, lists + list_bytes(problem));
+  }
+
+  void backward(cudnnHandle_t handle, const AttentionProblem& problem,
+                const AttentionBackward& arrays, cudaStream_t stream) {
+    const Plans& p = plans(handle, problem);
+    const AttentionShape& s = problem.shape;
+    const RowStrides strides = p.slice.strides(problem);
+    const Rooms rooms(p.slice, arrays.workspace);
+    const ScoreNumbers numbers(problem);
+    BoundArrays same;  // for all slices
+    numbers.bind(same);
+    make_lists(problem, strides, arrays.first_key, rooms.lists, same, stream);
+    same.insert(same.end(), {{kQuery, rooms.query},
+                             {kKey, rooms.key},
+                             {kValue, rooms.value},
+                             {kQueryGradient, rooms.d_query},
+                             {kKeyGradient, rooms.d_key},
+                             {kValueGradient, rooms.d_value},
+                             {kQueryTotal, rooms.total},
+                             {kOne, &kFactorOne}});
+    if (s.group() > 1) {
+      same.insert(same.end(),
+                  {{kEveryKeyGradient, rooms.every_key}, {kEveryValueGradient, rooms.every_value}});
+    }
+    const auto* packed = static_cast<const BFloat16*>(arrays.packed);
+    auto* d_packed = static_cast<BFloat16*>(arrays.d_packed);
+    for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
+      const PackedColumns columns(s, kv_head);
+      const auto take = [&](std::byte* to, std::int64_t cols, std::int64_t column) {
+        copy_columns(to, cols, packed + column, problem.packed_stride, cols, s.tokens(), stream);
+      };
+      take(rooms.query, strides.query, columns.query);
+      take(rooms.key, strides.key, columns.key);
+      take(rooms.value, strides.key, columns.value);
+      const std::int64_t head = kv_head * s.group();
+      BoundArrays bound = same;
+      bound.insert(bound.end(),
+                   {{kOut, static_cast<const BFloat16*>(arrays.out) + head * s.head_dim},
+                    {kOutGradient, static_cast<const BFloat16*>(arrays.d_out) + head * s.head_dim},
+                    {kStatistics, arrays.statistics + head},
+                    {kDelta, reinterpret_cast<const float*>(rooms.delta) + head}});
+      p.backward.execute(handle, bound, rooms.engine);
+      const auto give = [&](std::int64_t column, const std::byte* from, std::int64_t cols) {
+        copy_columns(d_packed + column, problem.packed_stride, from, cols, cols, s.tokens(),
+                     stream);
+      };
+      give(columns.query, rooms.d_query, strides.query);
+      give(columns.key, rooms.d_key, strides.key);
+      give(columns.value, rooms.d_value, strides.key);
+    }
+  }
+
+ private:
+  struct Plans {
+    Plan forward, backward;
+    DocumentSlice slice;
+  };
+  const Plans& plans(cudnnHandle_t handle, const AttentionProblem& problem) {
+    const AttentionShape& s = problem.shape;
+    const ProblemKey key = key_of(problem);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+    const Descriptor device = device_of(handle);
+    const auto slice = document_slice(problem, device);
+    if (!slice) {
+      throw Error(
+          fmt::format("has no engine on this GPU for packed documents and heads of {} whose "
+                      "workspace for {} tokens is at most {} MiB",
+                      s.head_dim, s.tokens(), problem.most_workspace_bytes >> 20),
+          ExitCode::kFailed);
+    }
+    Plan backward(attention_backward_graph(slice_problem(problem, *slice),
+                                           QueryGradient::kAccumulated, slice->strides(problem)),
+                  device);
+    Plan forward(attention_forward_graph(problem), device);
+    SHARDWRIGHT_CHECK(backward.workspace_bytes() <= slice->engine_bytes,
+                      "a plan needs {} bytes, its engine said {}", backward.workspace_bytes(),
+                      slice->engine_bytes);
+    return plans_.emplace(key, Plans{std::move(forward), std::move(backward), *slice})
+        .first->second;
+  }
+
+  std::map<ProblemKey, Plans> plans_;
+};
 
 constexpr std::int64_t kVector = 8;  // bf16 numbers in 16 bytes, which cuDNN wants aligned
 
@@ -380,133 +433,146 @@ std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, Que
   return {};
 }
 
-CudnnAttention::~CudnnAttention() {
-  plans_.clear();
-  documents_ = DocumentAttention();
-  if (handle_ != nullptr) cudnnDestroy(handle_);
-}
+namespace {
 
-std::string_view CudnnAttention::name() const {
-  return name_of(repeatable() ? AttentionForm::kCudnnOrdered : AttentionForm::kCudnn);
-}
-
-cudnnHandle_t CudnnAttention::handle() {
-  if (handle_ == nullptr) SHARDWRIGHT_CUDNN(cudnnCreate(&handle_));
-  return handle_;
-}
-
-const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& problem) {
-  const AttentionShape& s = problem.shape;
-  const Key key{s.batch,
-                s.seq,
-                s.heads,
-                s.kv_heads,
-                s.head_dim,
-                s.softcap != 0,
-                s.alibi,
-                problem.packed_stride,
-                problem.out_stride,
-                problem.most_workspace_bytes};
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  const Descriptor device = device_of(handle());
-  const auto slice = backward_slice(problem, form_, device);
-  if (!slice) {
-    throw Error(fmt::format("has no engine on this GPU for heads of {} whose workspace for one key "
-                            "head of {} tokens is at most {} MiB",
-                            s.head_dim, s.seq, problem.most_workspace_bytes >> 20),
-                ExitCode::kFailed);
+class CudnnAttention : public kernels::cuda::Attention {
+ public:
+  explicit CudnnAttention(QueryGradient form) : form_(form) {}
+  ~CudnnAttention() override {
+    plans_.clear();
+    documents_ = DocumentAttention();
+    if (handle_ != nullptr) cudnnDestroy(handle_);
   }
-  Plan backward(attention_backward_graph(slice_problem(problem, *slice), form_), device,
-                repeatable());
-  Plan forward(attention_forward_graph(problem), device);
-  Plans made{std::move(forward), std::move(backward), *slice, slopes_of(s)};
-  SHARDWRIGHT_CHECK(made.backward.workspace_bytes() <= slice->engine_bytes,
-                    "a plan needs {} bytes, its engine said {}", made.backward.workspace_bytes(),
-                    slice->engine_bytes);
-  return plans_.emplace(key, std::move(made)).first->second;
-}
 
-std::string CudnnAttention::refusal(const AttentionProblem& problem) {
-  if (std::string reason = plain_refusal(problem, form_); !reason.empty()) return reason;
-  try {
-    if (problem.documents) {
-      documents_.prepare(handle(), problem);
-    } else {
-      plans(problem);
-    }
-    return {};
-  } catch (const Error& error) {
-    return error.what();
+  std::string_view name() const override {
+    return name_of(repeatable() ? AttentionForm::kCudnnOrdered : AttentionForm::kCudnn);
   }
-}
 
-Bytes CudnnAttention::forward_workspace_bytes(const AttentionProblem& problem) {
-  if (problem.documents) return documents_.forward_workspace_bytes(handle(), problem);
-  return slope_bytes(problem.shape) + plans(problem).forward.workspace_bytes();
-}
-
-Bytes CudnnAttention::backward_workspace_bytes(const AttentionProblem& problem) {
-  if (problem.documents) return documents_.backward_workspace_bytes(handle(), problem);
-  return plans(problem).slice.bytes();
-}
-
-void CudnnAttention::forward(const AttentionProblem& problem, const AttentionForward& arrays,
-                             cudaStream_t stream) {
-  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
-  if (problem.documents) return documents_.forward(handle(), problem, arrays, stream);
-  const Plans& p = plans(problem);
-  const HeadPointers heads(bf16(arrays.packed), problem, 0, 0);
-  const ScoreNumbers numbers(problem);
-  BoundArrays bound = {{kQuery, heads.q},
-                       {kKey, heads.k},
-                       {kValue, heads.v},
-                       {kOut, arrays.out},
-                       {kStatistics, arrays.statistics}};
-  numbers.bind(bound);
-  auto* const slopes = static_cast<std::byte*>(arrays.workspace);
-  const Bytes slope_bytes = p.slice.slope_bytes;
-  if (slope_bytes > 0) {
-    send(p.slopes, slopes, slope_bytes, stream);
-    bound.emplace_back(kSlopes, slopes);
-  }
-  p.forward.execute(handle(), bound, slopes + slope_bytes);
-}
-
-void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBackward& arrays,
-                              cudaStream_t stream) {
-  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
-  if (problem.documents) return documents_.backward(handle(), problem, arrays, stream);
-  const Plans& p = plans(problem);
-  const AttentionShape& s = problem.shape;
-  const ScoreNumbers numbers(problem);
-  auto* const slopes = static_cast<std::byte*>(arrays.workspace);
-  std::byte* const delta = slopes + p.slice.slope_bytes;
-  std::byte* const total = delta + p.slice.delta_bytes;
-  if (s.alibi) send(p.slopes, slopes, p.slice.slope_bytes, stream);
-  for (std::int64_t sequence = 0; sequence < s.batch; sequence += p.slice.batch) {
-    for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
-      const HeadPointers in(bf16(arrays.packed), problem, sequence, kv_head);
-      const HeadPointers out(static_cast<BFloat16*>(arrays.d_packed), problem, sequence, kv_head);
-      const std::int64_t head = kv_head * s.group();
-      const std::int64_t row = sequence * s.seq * problem.out_stride + head * s.head_dim;
-      BoundArrays bound = {{kQuery, in.q},
-                           {kKey, in.k},
-                           {kValue, in.v},
-                           {kOut, bf16(arrays.out) + row},
-                           {kOutGradient, bf16(arrays.d_out) + row},
-                           {kStatistics, arrays.statistics + (sequence * s.heads + head) * s.seq},
-                           {kQueryGradient, out.q},
-                           {kKeyGradient, out.k},
-                           {kValueGradient, out.v},
-                           {kDelta, delta},
-                           {kOne, &kFactorOne}};
-      numbers.bind(bound);
-      if (s.alibi) bound.emplace_back(kSlopes, slopes + slope_offset(head));
-      if (!repeatable()) bound.emplace_back(kQueryTotal, total);
-      p.backward.execute(handle(), bound, total + p.slice.total_bytes);
+  std::string library() const override { return library_name(); }
+  bool repeatable() const override { return form_ == QueryGradient::kOrdered; }
+  std::string refusal(const AttentionProblem& problem) override {
+    if (std::string reason = plain_refusal(problem, form_); !reason.empty()) return reason;
+    try {
+      if (problem.documents) {
+        documents_.prepare(handle(), problem);
+      } else {
+        plans(problem);
+      }
+      return {};
+    } catch (const Error& error) {
+      return error.what();
     }
   }
-}
+
+  Bytes forward_workspace_bytes(const AttentionProblem& problem) override {
+    if (problem.documents) return documents_.forward_workspace_bytes(handle(), problem);
+    return slope_bytes(problem.shape) + plans(problem).forward.workspace_bytes();
+  }
+
+  Bytes backward_workspace_bytes(const AttentionProblem& problem) override {
+    if (problem.documents) return documents_.backward_workspace_bytes(handle(), problem);
+    return plans(problem).slice.bytes();
+  }
+
+  void forward(const AttentionProblem& problem, const AttentionForward& arrays,
+               cudaStream_t stream) override {
+    SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+    if (problem.documents) return documents_.forward(handle(), problem, arrays, stream);
+    const Plans& p = plans(problem);
+    const HeadPointers heads(bf16(arrays.packed), problem, 0, 0);
+    const ScoreNumbers numbers(problem);
+    BoundArrays bound = {{kQuery, heads.q},
+                         {kKey, heads.k},
+                         {kValue, heads.v},
+                         {kOut, arrays.out},
+                         {kStatistics, arrays.statistics}};
+    numbers.bind(bound);
+    auto* const slopes = static_cast<std::byte*>(arrays.workspace);
+    const Bytes slope_bytes = p.slice.slope_bytes;
+    if (slope_bytes > 0) {
+      send(p.slopes, slopes, slope_bytes, stream);
+      bound.emplace_back(kSlopes, slopes);
+    }
+    p.forward.execute(handle(), bound, slopes + slope_bytes);
+  }
+
+  void backward(const AttentionProblem& problem, const AttentionBackward& arrays,
+                cudaStream_t stream) override {
+    SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+    if (problem.documents) return documents_.backward(handle(), problem, arrays, stream);
+    const Plans& p = plans(problem);
+    const AttentionShape& s = problem.shape;
+    const ScoreNumbers numbers(problem);
+    auto* const slopes = static_cast<std::byte*>(arrays.workspace);
+    std::byte* const delta = slopes + p.slice.slope_bytes;
+    std::byte* const total = delta + p.slice.delta_bytes;
+    if (s.alibi) send(p.slopes, slopes, p.slice.slope_bytes, stream);
+    for (std::int64_t sequence = 0; sequence < s.batch; sequence += p.slice.batch) {
+      for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
+        const HeadPointers in(bf16(arrays.packed), problem, sequence, kv_head);
+        const HeadPointers out(static_cast<BFloat16*>(arrays.d_packed), problem, sequence, kv_head);
+        const std::int64_t head = kv_head * s.group();
+        const std::int64_t row = sequence * s.seq * problem.out_stride + head * s.head_dim;
+        BoundArrays bound = {{kQuery, in.q},
+                             {kKey, in.k},
+                             {kValue, in.v},
+                             {kOut, bf16(arrays.out) + row},
+                             {kOutGradient, bf16(arrays.d_out) + row},
+                             {kStatistics, arrays.statistics + (sequence * s.heads + head) * s.seq},
+                             {kQueryGradient, out.q},
+                             {kKeyGradient, out.k},
+                             {kValueGradient, out.v},
+                             {kDelta, delta},
+                             {kOne, &kFactorOne}};
+        numbers.bind(bound);
+        if (s.alibi) bound.emplace_back(kSlopes, slopes + slope_offset(head));
+        if (!repeatable()) bound.emplace_back(kQueryTotal, total);
+        p.backward.execute(handle(), bound, total + p.slice.total_bytes);
+      }
+    }
+  }
+
+ private:
+  struct Plans {
+    Plan forward, backward;
+    BackwardSlice slice;
+    cuda::PinnedMemory slopes;  // where scores fall by them; copied to the workspace by each pass
+  };
+  cudnnHandle_t handle() {
+    if (handle_ == nullptr) SHARDWRIGHT_CUDNN(cudnnCreate(&handle_));
+    return handle_;
+  }
+
+  const Plans& plans(const AttentionProblem& problem) {
+    const AttentionShape& s = problem.shape;
+    const ProblemKey key = key_of(problem);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+    const Descriptor device = device_of(handle());
+    const auto slice = backward_slice(problem, form_, device);
+    if (!slice) {
+      throw Error(
+          fmt::format("has no engine on this GPU for heads of {} whose workspace for one key "
+                      "head of {} tokens is at most {} MiB",
+                      s.head_dim, s.seq, problem.most_workspace_bytes >> 20),
+          ExitCode::kFailed);
+    }
+    Plan backward(attention_backward_graph(slice_problem(problem, *slice), form_), device,
+                  repeatable());
+    Plan forward(attention_forward_graph(problem), device);
+    Plans made{std::move(forward), std::move(backward), *slice, slopes_of(s)};
+    SHARDWRIGHT_CHECK(made.backward.workspace_bytes() <= slice->engine_bytes,
+                      "a plan needs {} bytes, its engine said {}", made.backward.workspace_bytes(),
+                      slice->engine_bytes);
+    return plans_.emplace(key, std::move(made)).first->second;
+  }
+
+  QueryGradient form_;
+  cudnnHandle_t handle_ = nullptr;  // made at the first use: that needs a driver
+  std::map<ProblemKey, Plans> plans_;
+  DocumentAttention documents_;
+};
+
+}  // namespace
 
 std::unique_ptr<kernels::cuda::Attention> make_attention(QueryGradient form) {
   return std::make_unique<CudnnAttention>(form);

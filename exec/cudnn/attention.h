@@ -8,53 +8,13 @@
 // the others.
 #pragma once
 
-#include <array>
-#include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "exec/cuda/handles.h"
 #include "exec/cudnn/graph.h"
-#include "sim/core/arena.h"
 
 namespace shardwright::exec::cudnn {
-
-// What graphs of attention take from host memory while a plan runs.
-
-using BoundArrays = std::vector<std::pair<Uid, const void*>>;
-
-/// Of kOne, in the backward pass.
-inline constexpr float kFactorOne = 1.0F;
-
-/// Of parts of a workspace.
-constexpr Bytes aligned(Bytes bytes) {
-  return round_up(bytes, kArenaAlignment);
-}
-
-/// What scores are multiplied with and masked by.
-struct ScoreNumbers {
-  float scale, cap, inverse_cap;
-  bool documents;
-
-  explicit ScoreNumbers(const kernels::cuda::AttentionProblem& problem)
-      : scale(static_cast<float>(problem.shape.scale)),
-        cap(static_cast<float>(problem.shape.softcap)),
-        inverse_cap(cap == 0 ? 0.0F : static_cast<float>(1 / problem.shape.softcap)),
-        documents(problem.documents) {}
-  void bind(BoundArrays& bound) const {
-    static constexpr float kLowest = std::numeric_limits<float>::lowest();
-    bound.emplace_back(kScale, &scale);
-    bound.emplace_back(kMasked, &kLowest);
-    if (documents) bound.emplace_back(kBeyond, &kLowest);
-    if (cap == 0) return;
-    bound.emplace_back(kCap, &cap);
-    bound.emplace_back(kInverseCap, &inverse_cap);
-  }
-};
 
 // Attention of packed documents by cuDNN: each document is an entry of the batch, begins where a
 // list in device memory says and is as long as another says ("ragged" tensors), so the work is that
@@ -97,33 +57,6 @@ kernels::cuda::AttentionProblem slice_problem(const kernels::cuda::AttentionProb
 std::string document_refusal(const kernels::cuda::AttentionProblem& problem, int compute_major,
                              std::size_t version);
 
-class DocumentAttention {
- public:
-  /// Throws Error where no engine serves the problem.
-  void prepare(cudnnHandle_t handle, const kernels::cuda::AttentionProblem& problem) {
-    plans(handle, problem);
-  }
-  Bytes forward_workspace_bytes(cudnnHandle_t handle,
-                                const kernels::cuda::AttentionProblem& problem);
-  Bytes backward_workspace_bytes(cudnnHandle_t handle,
-                                 const kernels::cuda::AttentionProblem& problem);
-  void forward(cudnnHandle_t handle, const kernels::cuda::AttentionProblem& problem,
-               const kernels::cuda::AttentionForward& arrays, cudaStream_t stream);
-  void backward(cudnnHandle_t handle, const kernels::cuda::AttentionProblem& problem,
-                const kernels::cuda::AttentionBackward& arrays, cudaStream_t stream);
-
- private:
-  struct Plans {
-    Plan forward, backward;
-    DocumentSlice slice;
-  };
-  using Key = std::array<std::int64_t, 10>;
-
-  const Plans& plans(cudnnHandle_t handle, const kernels::cuda::AttentionProblem& problem);
-
-  std::map<Key, Plans> plans_;
-};
-
 /// How many sequences and key heads one execution of the backward plan covers, and its parts of
 /// the workspace in their order.
 struct BackwardSlice {
@@ -144,39 +77,6 @@ std::optional<BackwardSlice> backward_slice(const kernels::cuda::AttentionProble
 /// The problem of one slice; heads stay where they are, by strides.
 kernels::cuda::AttentionProblem slice_problem(const kernels::cuda::AttentionProblem& problem,
                                               const BackwardSlice& slice);
-
-class CudnnAttention : public kernels::cuda::Attention {
- public:
-  explicit CudnnAttention(QueryGradient form) : form_(form) {}
-  ~CudnnAttention() override;
-
-  std::string_view name() const override;
-  std::string library() const override { return library_name(); }
-  bool repeatable() const override { return form_ == QueryGradient::kOrdered; }
-  std::string refusal(const kernels::cuda::AttentionProblem& problem) override;
-  Bytes forward_workspace_bytes(const kernels::cuda::AttentionProblem& problem) override;
-  Bytes backward_workspace_bytes(const kernels::cuda::AttentionProblem& problem) override;
-  void forward(const kernels::cuda::AttentionProblem& problem,
-               const kernels::cuda::AttentionForward& arrays, cudaStream_t stream) override;
-  void backward(const kernels::cuda::AttentionProblem& problem,
-                const kernels::cuda::AttentionBackward& arrays, cudaStream_t stream) override;
-
- private:
-  struct Plans {
-    Plan forward, backward;
-    BackwardSlice slice;
-    cuda::PinnedMemory slopes;  // where scores fall by them; copied to the workspace by each pass
-  };
-  using Key = std::array<std::int64_t, 10>;
-
-  cudnnHandle_t handle();
-  const Plans& plans(const kernels::cuda::AttentionProblem& problem);
-
-  QueryGradient form_;
-  cudnnHandle_t handle_ = nullptr;  // made at the first use: that needs a driver
-  std::map<Key, Plans> plans_;
-  DocumentAttention documents_;
-};
 
 /// `cudnn` or, for kOrdered, `cudnn-ordered`.
 std::unique_ptr<kernels::cuda::Attention> make_attention(QueryGradient form);

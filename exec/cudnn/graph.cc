@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>

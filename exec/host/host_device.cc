@@ -387,6 +387,20 @@ void fold_range(const host::Kernels& kernels, const std::vector<const void*>& in
 
 }  // namespace
 
+void fold_now(host::Parallel& parallel, const std::vector<const void*>& inputs, DType input_dtype,
+              const Array& out, bool adds, SumOrder order) {
+  with_types({input_dtype, out.dtype}, [&]<class In, class Out>() {
+    if (order == SumOrder::kTree) {
+      return host::fold_tree<In, Out>(parallel, inputs, span_of<Out>(out), adds);
+    }
+    parallel.for_ranges(
+        out.size, kGrain, [&](std::int64_t begin, std::int64_t end, host::Scratch& scratch) {
+          fold_range<In, Out>(parallel.kernels(), inputs, static_cast<Out*>(out.data), adds, begin,
+                              end - begin, scratch);
+        });
+  });
+}
+
 void HostDevice::copy(StreamId stream, void* to, const void* from, Bytes bytes) {
   if (bytes == 0) return;
   enqueue(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
@@ -434,17 +448,7 @@ void HostDevice::accumulate(StreamId stream, Array in, Array sum) {
 void HostDevice::fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
                       Array out, bool adds, SumOrder order) {
   enqueue(stream, [=, this, list = std::vector<const void*>(inputs.begin(), inputs.end())] {
-    with_types({input_dtype, out.dtype}, [&]<class In, class Out>() {
-      if (order == SumOrder::kTree) {
-        host::fold_tree<In, Out>(parallel_, list, span_of<Out>(out), adds);
-        return;
-      }
-      parallel_.for_ranges(
-          out.size, kGrain, [&](std::int64_t begin, std::int64_t end, host::Scratch& scratch) {
-            fold_range<In, Out>(parallel_.kernels(), list, static_cast<Out*>(out.data), adds, begin,
-                                end - begin, scratch);
-          });
-    });
+    fold_now(parallel_, list, input_dtype, out, adds, order);
   });
 }
 

@@ -193,6 +193,10 @@ std::string_view name_of(StreamMode mode);
 /// Throws Error naming the word and what is accepted.
 StreamMode stream_mode_from(std::string_view name);
 
+/// As Device::fold, on this thread and those of `parallel`.
+void fold_now(kernels::host::Parallel& parallel, const std::vector<const void*>& inputs,
+              DType input_dtype, const Array& out, bool adds, SumOrder order);
+
 class HostDevice : public Device {
  public:
   /// Ranks of one process share `parallel`, which must outlive the device.

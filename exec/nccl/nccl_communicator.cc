@@ -13,6 +13,8 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <source_location>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -33,6 +35,29 @@ using Clock = std::chrono::steady_clock;
 // Most calls are done at once; only connections and first calls take longer.
 constexpr std::chrono::microseconds kSpin{200};
 constexpr std::chrono::microseconds kNap{100};
+
+/// "ncclAllGather failed at nccl_communicator.cc:41: unhandled cuda error (...)". The last message
+/// of the library is of `comm`, or of the thread when that is null.
+std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t comm,
+                            const std::source_location& where) {
+  std::string_view file = where.file_name();
+  file = file.substr(file.rfind('/') + 1);
+  const char* last = ncclGetLastError(comm);
+  const std::string detail = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
+  // NCCL names the ranks, not what would be accepted.
+  const char* expected = detail.find("Duplicate GPU") != std::string::npos
+                             ? "; expected at most one process for each GPU of a machine"
+                             : "";
+  return fmt::format("{} failed at {}:{}: {}{}{}", call, file, where.line(),
+                     ncclGetErrorString(status), detail, expected);
+}
+
+/// Throws Error unless the call succeeded or, without blocking, goes on.
+void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm = nullptr,
+                const std::source_location& where = std::source_location::current()) {
+  if (status == ncclSuccess || status == ncclInProgress) return;
+  throw Error(nccl_error_text(status, call, comm, where), ExitCode::kFailed);
+}
 
 }  // namespace
 
@@ -203,242 +228,213 @@ std::size_t count_of(const Array& array) {
   return static_cast<std::size_t>(array.size);
 }
 
-/// Several calls as one operation of NCCL.
-template <class Calls>
-ncclResult_t grouped(Calls&& calls) {
-  ncclResult_t status = ncclGroupStart();
-  if (status != ncclSuccess) return status;
-  status = calls();
-  const ncclResult_t ended = ncclGroupEnd();
-  return status == ncclSuccess || status == ncclInProgress ? ended : status;
-}
-
 bool goes_on(ncclResult_t status) {
   return status == ncclSuccess || status == ncclInProgress;
 }
 
-}  // namespace
+class NcclCommunicator final : public Communicator {
+ public:
+  /// `seat` is this rank's in the group's rendezvous on the host; `queues` are those of which it is
+  /// an end, in one order on all ranks.
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
+                   const BootstrapGroup& seat, Device& device, NativeStreams streams,
+                   std::vector<NcclQueue> queues = {})
+      : group_(std::move(group)),
+        bootstrap_(bootstrap),
+        seat_(seat),
+        device_(device),
+        streams_(std::move(streams)),
+        queues_(std::move(queues)) {
+    SHARDWRIGHT_CHECK(seat.place == group_->rank() && seat.places == group_->ranks(),
+                      "place {} of {} in a group of NCCL with rank {} of {}", seat.place,
+                      seat.places, group_->rank(), group_->ranks());
+  }
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
-                                   const BootstrapGroup& seat, Device& device,
-                                   NativeStreams streams, std::vector<NcclQueue> queues)
-    : group_(std::move(group)),
-      bootstrap_(bootstrap),
-      seat_(seat),
-      device_(device),
-      streams_(std::move(streams)),
-      queues_(std::move(queues)) {
-  SHARDWRIGHT_CHECK(seat.place == group_->rank() && seat.places == group_->ranks(),
-                    "place {} of {} in a group of NCCL with rank {} of {}", seat.place, seat.places,
-                    group_->rank(), group_->ranks());
-}
+  ~NcclCommunicator() override {
+    if (left_) return;
+    device_.drain();
+    leave();
+  }
 
-NcclCommunicator::~NcclCommunicator() {
-  if (left_) return;
-  device_.drain();
-  leave();
-}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->ranks(); }
+  /// One rank's sum is what it gives.
+  bool ordered() const override { return size() == 1; }
 
-/// As the calls of one rank's thread fill the queue that those of the others need, no host is far
-/// ahead of what its stream has done.
-void NcclCommunicator::run_on(
-    StreamId stream, const char* call,
-    const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue) {
-  const cudaStream_t native = streams_(stream);
-  group_->run(call, [&](ncclComm_t comm) { return enqueue(comm, native); });
-  if (size() > 1) device_.limit_run_ahead(stream);
-}
+  void all_gather(StreamId stream, Array mine, Array whole) override {
+    if (whole.size == 0) return;
+    if (even(whole)) {
+      return run_on(stream, "ncclAllGather", [&](ncclComm_t comm, cudaStream_t native) {
+        return ncclAllGather(mine.data, whole.data, count_of(mine), type_of(whole.dtype), comm,
+                             native);
+      });
+    }
+    run_on_shares(stream, "ncclBroadcast", whole, [&](int root, const Array& share, auto... on) {
+      return ncclBroadcast(root == rank() ? mine.data : share.data, share.data, count_of(share),
+                           type_of(share.dtype), root, on...);
+    });
+  }
 
-void NcclCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
-  if (whole.size == 0) return;
-  if (even(whole)) {
-    return run_on(stream, "ncclAllGather", [&](ncclComm_t comm, cudaStream_t native) {
-      return ncclAllGather(mine.data, whole.data, count_of(mine), type_of(whole.dtype), comm,
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
+                      SumOrder) override {
+    if (whole.size == 0) return;
+    if (!adds && mine.dtype == whole.dtype) return reduce_to(stream, whole, mine);
+    if (scratch.data == nullptr) scratch = share_of(whole, size(), rank());
+    SHARDWRIGHT_CHECK(scratch.dtype == whole.dtype && scratch.size == mine.size,
+                      "a scratch of {} {} for {} {}", scratch.size, name_of(scratch.dtype),
+                      mine.size, name_of(whole.dtype));
+    reduce_to(stream, whole, scratch);
+    if (mine.size == 0) return;
+    if (adds) {
+      device_.accumulate(stream, scratch, mine);
+    } else {
+      device_.cast(stream, scratch, mine);
+    }
+  }
+
+  void all_reduce(StreamId stream, Array data, SumOrder) override {
+    if (data.size == 0) return;
+    run_on(stream, "ncclAllReduce", [&](ncclComm_t comm, cudaStream_t native) {
+      return ncclAllReduce(data.data, data.data, count_of(data), type_of(data.dtype), ncclSum, comm,
                            native);
     });
   }
-  run_on(stream, "ncclBroadcast", [&](ncclComm_t comm, cudaStream_t native) {
-    return grouped([&] {
-      ncclResult_t status = ncclSuccess;
+
+  void broadcast(StreamId stream, Array data, int root) override {
+    if (data.size == 0) return;
+    run_on(stream, "ncclBroadcast", [&](ncclComm_t comm, cudaStream_t native) {
+      return ncclBroadcast(data.data, data.data, count_of(data), type_of(data.dtype), root, comm,
+                           native);
+    });
+  }
+
+  void send(StreamId stream, Array data, int to) override { pass(*group_, stream, data, to, true); }
+  void receive(StreamId stream, Array data, int from) override {
+    pass(*group_, stream, data, from, false);
+  }
+  void post(StreamId stream, Array data, int to, int channel) override {
+    pass(queue_of(to, channel, true), stream, data);
+  }
+  void fetch(StreamId stream, Array data, int from, int channel) override {
+    pass(queue_of(from, channel, false), stream, data);
+  }
+  StreamId message_stream(StreamId, int peer, int channel, bool sends) override {
+    return queue_of(peer, channel, sends).stream;
+  }
+
+  // The first call between two ranks waits on the host for the other's, so all come to their queues
+  // in one order.
+  void connect_messages(Array data) override {
+    for (NcclQueue& queue : queues_) {
+      give_stream(queue);
+      pass(queue, queue.stream, data);
+    }
+  }
+
+  std::unique_ptr<Allocation> allocate(Device& device, Bytes bytes) override {
+    return group_->allocate(device, bytes);
+  }
+
+  void check() override {
+    if (group_->aborted() || bootstrap_.failure()) throw Aborted();
+  }
+
+  void barrier() override { bootstrap_.exchange(seat_, {}, {}); }
+
+  void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    bootstrap_.exchange(seat_, mine, all);
+  }
+
+  void leave() noexcept override {
+    if (left_) return;
+    left_ = true;
+    // A rank that is unwinding waits for nobody: the others hear of it as soon as its error is
+    // told.
+    const bool fails = std::uncaught_exceptions() > 0;
+    fails ? group_->abort() : group_->finish();
+    for (const NcclQueue& queue : queues_) fails ? queue.group->abort() : queue.group->finish();
+  }
+
+ private:
+  /// Enqueues a collective. As the calls of one rank's thread fill the queue that those of the
+  /// others need, no host is far ahead of what its stream has done.
+  void run_on(StreamId stream, const char* call,
+              const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue) {
+    const cudaStream_t native = streams_(stream);
+    group_->run(call, [&](ncclComm_t comm) { return enqueue(comm, native); });
+    if (size() > 1) device_.limit_run_ahead(stream);
+  }
+
+  /// One call(root, share, comm, stream) for each rank that owns some of `whole`, as one operation.
+  template <class Call>
+  void run_on_shares(StreamId stream, const char* name, const Array& whole, const Call& call) {
+    run_on(stream, name, [&](ncclComm_t comm, cudaStream_t native) {
+      ncclResult_t status = ncclGroupStart();
+      if (status != ncclSuccess) return status;
       for (int root = 0; root < size() && goes_on(status); ++root) {
         const Array share = share_of(whole, size(), root);
-        if (share.size == 0) continue;
-        status = ncclBroadcast(root == rank() ? mine.data : share.data, share.data, count_of(share),
-                               type_of(share.dtype), root, comm, native);
+        if (share.size > 0) status = call(root, share, comm, native);
       }
-      return status;
-    });
-  });
-}
-
-void NcclCommunicator::reduce_to(StreamId stream, const Array& whole, const Array& mine) {
-  if (even(whole)) {
-    return run_on(stream, "ncclReduceScatter", [&](ncclComm_t comm, cudaStream_t native) {
-      return ncclReduceScatter(whole.data, mine.data, count_of(mine), type_of(whole.dtype), ncclSum,
-                               comm, native);
+      const ncclResult_t ended = ncclGroupEnd();
+      return goes_on(status) ? ended : status;
     });
   }
-  run_on(stream, "ncclReduce", [&](ncclComm_t comm, cudaStream_t native) {
-    return grouped([&] {
-      ncclResult_t status = ncclSuccess;
-      for (int root = 0; root < size() && goes_on(status); ++root) {
-        const Array share = share_of(whole, size(), root);
-        if (share.size == 0) continue;
-        status = ncclReduce(share.data, root == rank() ? mine.data : nullptr, count_of(share),
-                            type_of(share.dtype), ncclSum, root, comm, native);
-      }
-      return status;
-    });
-  });
-}
 
-void NcclCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds,
-                                      Array scratch, SumOrder) {
-  if (whole.size == 0) return;
-  if (!adds && mine.dtype == whole.dtype) return reduce_to(stream, whole, mine);
-  if (scratch.data == nullptr) scratch = share_of(whole, size(), rank());
-  SHARDWRIGHT_CHECK(scratch.dtype == whole.dtype && scratch.size == mine.size,
-                    "a scratch of {} {} for {} {}", scratch.size, name_of(scratch.dtype), mine.size,
-                    name_of(whole.dtype));
-  reduce_to(stream, whole, scratch);
-  if (mine.size == 0) return;
-  if (adds) {
-    device_.accumulate(stream, scratch, mine);
-  } else {
-    device_.cast(stream, scratch, mine);
-  }
-}
-
-void NcclCommunicator::all_reduce(StreamId stream, Array data, SumOrder) {
-  if (data.size == 0) return;
-  run_on(stream, "ncclAllReduce", [&](ncclComm_t comm, cudaStream_t native) {
-    return ncclAllReduce(data.data, data.data, count_of(data), type_of(data.dtype), ncclSum, comm,
-                         native);
-  });
-}
-
-void NcclCommunicator::broadcast(StreamId stream, Array data, int root) {
-  if (data.size == 0) return;
-  run_on(stream, "ncclBroadcast", [&](ncclComm_t comm, cudaStream_t native) {
-    return ncclBroadcast(data.data, data.data, count_of(data), type_of(data.dtype), root, comm,
-                         native);
-  });
-}
-
-void NcclCommunicator::send(StreamId stream, Array data, int to) {
-  const cudaStream_t native = streams_(stream);
-  group_->run("ncclSend", [&](ncclComm_t comm) {
-    return ncclSend(data.data, count_of(data), type_of(data.dtype), to, comm, native);
-  });
-}
-
-void NcclCommunicator::receive(StreamId stream, Array data, int from) {
-  const cudaStream_t native = streams_(stream);
-  group_->run("ncclRecv", [&](ncclComm_t comm) {
-    return ncclRecv(data.data, count_of(data), type_of(data.dtype), from, comm, native);
-  });
-}
-
-void NcclCommunicator::give_stream(NcclQueue& queue) {
-  if (queue.stream >= 0) return;
-  const bool sends = queue.which.from == rank();
-  queue.stream = device_.make_stream(sends ? "pipeline-send" : "pipeline", 0);
-}
-
-NcclQueue& NcclCommunicator::queue_of(int peer, int channel, bool sends) {
-  const MessageQueue wanted{sends ? rank() : peer, sends ? peer : rank(), channel % 2 != 0};
-  const auto found = std::find_if(queues_.begin(), queues_.end(),
-                                  [&](const NcclQueue& queue) { return queue.which == wanted; });
-  SHARDWRIGHT_CHECK(found != queues_.end(), "no queue from rank {} to rank {} for channel {}",
-                    wanted.from, wanted.to, channel);
-  give_stream(*found);
-  return *found;
-}
-
-void NcclCommunicator::pass(const NcclQueue& queue, const Array& data) {
-  const cudaStream_t native = streams_(queue.stream);
-  const int peer = 1 - queue.group->rank();
-  if (queue.which.from == rank()) {
-    return queue.group->run("ncclSend", [&](ncclComm_t comm) {
-      return ncclSend(data.data, count_of(data), type_of(data.dtype), peer, comm, native);
+  bool even(const Array& whole) const { return whole.size % size() == 0; }
+  void reduce_to(StreamId stream, const Array& whole, const Array& mine) {
+    if (even(whole)) {
+      return run_on(stream, "ncclReduceScatter", [&](ncclComm_t comm, cudaStream_t native) {
+        return ncclReduceScatter(whole.data, mine.data, count_of(mine), type_of(whole.dtype),
+                                 ncclSum, comm, native);
+      });
+    }
+    run_on_shares(stream, "ncclReduce", whole, [&](int root, const Array& share, auto... on) {
+      return ncclReduce(share.data, root == rank() ? mine.data : nullptr, count_of(share),
+                        type_of(share.dtype), ncclSum, root, on...);
     });
   }
-  queue.group->run("ncclRecv", [&](ncclComm_t comm) {
-    return ncclRecv(data.data, count_of(data), type_of(data.dtype), peer, comm, native);
-  });
-}
 
-void NcclCommunicator::post(StreamId stream, Array data, int to, int channel) {
-  const NcclQueue& queue = queue_of(to, channel, true);
-  SHARDWRIGHT_CHECK(stream == queue.stream, "a message on stream {}, expected {}", stream,
-                    queue.stream);
-  pass(queue, data);
-}
-
-void NcclCommunicator::fetch(StreamId stream, Array data, int from, int channel) {
-  const NcclQueue& queue = queue_of(from, channel, false);
-  SHARDWRIGHT_CHECK(stream == queue.stream, "a message on stream {}, expected {}", stream,
-                    queue.stream);
-  pass(queue, data);
-}
-
-StreamId NcclCommunicator::message_stream(StreamId, int peer, int channel, bool sends) {
-  return queue_of(peer, channel, sends).stream;
-}
-
-// The first call between two ranks waits on the host for the other's, so all come to their queues
-// in one order.
-void NcclCommunicator::connect_messages(Array data) {
-  for (NcclQueue& queue : queues_) {
-    give_stream(queue);
-    pass(queue, data);
+  /// That of a message; it has a stream.
+  NcclQueue& queue_of(int peer, int channel, bool sends) {
+    const MessageQueue wanted{sends ? rank() : peer, sends ? peer : rank(), channel % 2 != 0};
+    const auto found = std::find_if(queues_.begin(), queues_.end(),
+                                    [&](const NcclQueue& queue) { return queue.which == wanted; });
+    SHARDWRIGHT_CHECK(found != queues_.end(), "no queue from rank {} to rank {} for channel {}",
+                      wanted.from, wanted.to, channel);
+    give_stream(*found);
+    return *found;
   }
-}
 
-std::unique_ptr<Allocation> NcclCommunicator::allocate(Device& device, Bytes bytes) {
-  return group_->allocate(device, bytes);
-}
+  void give_stream(NcclQueue& queue) {
+    if (queue.stream >= 0) return;
+    const bool sends = queue.which.from == rank();
+    queue.stream = device_.make_stream(sends ? "pipeline-send" : "pipeline", 0);
+  }
 
-void NcclCommunicator::check() {
-  if (group_->aborted() || bootstrap_.failure()) throw Aborted();
-}
+  void pass(const NcclQueue& queue, StreamId stream, const Array& data) {
+    SHARDWRIGHT_CHECK(stream == queue.stream, "a message on stream {}, expected {}", stream,
+                      queue.stream);
+    pass(*queue.group, stream, data, 1 - queue.group->rank(), queue.which.from == rank());
+  }
+  void pass(NcclGroup& group, StreamId stream, const Array& data, int peer, bool sends) {
+    const cudaStream_t native = streams_(stream);
+    const auto type = type_of(data.dtype);
+    group.run(sends ? "ncclSend" : "ncclRecv", [&](ncclComm_t comm) {
+      return sends ? ncclSend(data.data, count_of(data), type, peer, comm, native)
+                   : ncclRecv(data.data, count_of(data), type, peer, comm, native);
+    });
+  }
 
-void NcclCommunicator::barrier() {
-  bootstrap_.exchange(seat_, {}, {});
-}
+  std::shared_ptr<NcclGroup> group_;
+  Bootstrap& bootstrap_;
+  BootstrapGroup seat_;
+  Device& device_;
+  NativeStreams streams_;
+  std::vector<NcclQueue> queues_;
+  bool left_ = false;
+};
 
-void NcclCommunicator::exchange(std::span<const std::byte> mine, std::span<std::byte> all) {
-  bootstrap_.exchange(seat_, mine, all);
-}
-
-void NcclCommunicator::leave() noexcept {
-  if (left_) return;
-  left_ = true;
-  // A rank that is unwinding waits for nobody: the others hear of it as soon as its error is told.
-  const bool fails = std::uncaught_exceptions() > 0;
-  fails ? group_->abort() : group_->finish();
-  for (const NcclQueue& queue : queues_) fails ? queue.group->abort() : queue.group->finish();
-}
-
-std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t comm,
-                            const std::source_location& where) {
-  std::string_view file = where.file_name();
-  file = file.substr(file.rfind('/') + 1);
-  const char* last = ncclGetLastError(comm);
-  const std::string detail = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
-  // NCCL names the ranks, not what would be accepted.
-  const char* expected = detail.find("Duplicate GPU") != std::string::npos
-                             ? "; expected at most one process for each GPU of a machine"
-                             : "";
-  return fmt::format("{} failed at {}:{}: {}{}{}", call, file, where.line(),
-                     ncclGetErrorString(status), detail, expected);
-}
-
-void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm,
-                const std::source_location& where) {
-  if (status == ncclSuccess || status == ncclInProgress) return;
-  throw Error(nccl_error_text(status, call, comm, where), ExitCode::kFailed);
-}
+}  // namespace
 
 namespace {
 
@@ -605,10 +601,6 @@ RankGroups NcclWorld::groups(const RankMesh& mesh, const std::vector<MessageQueu
   // What failed before the watcher knew of these groups.
   if (bootstrap_.failure()) throw Aborted();
   return groups;
-}
-
-RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
-  return groups(data_parallel_mesh(bootstrap_.ranks(), shard_ranks), {}, device, streams);
 }
 
 int NcclWorld::held_multiprocessors(int shard_ranks) const {

@@ -23,14 +23,11 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <source_location>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -129,68 +126,6 @@ struct NcclQueue {
   StreamId stream = -1;              // none yet
 };
 
-class NcclCommunicator final : public Communicator {
- public:
-  /// `seat` is this rank's in the group's rendezvous on the host; `queues` are those of which it is
-  /// an end, in one order on all ranks.
-  NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
-                   const BootstrapGroup& seat, Device& device, NativeStreams streams,
-                   std::vector<NcclQueue> queues = {});
-  ~NcclCommunicator() override;
-
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->ranks(); }
-  /// One rank's sum is what it gives.
-  bool ordered() const override { return size() == 1; }
-
-  void all_gather(StreamId stream, Array mine, Array whole) override;
-  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch,
-                      SumOrder order) override;
-  void all_reduce(StreamId stream, Array data, SumOrder order) override;
-  void broadcast(StreamId stream, Array data, int root) override;
-  void send(StreamId stream, Array data, int to) override;
-  void receive(StreamId stream, Array data, int from) override;
-  void post(StreamId stream, Array data, int to, int channel) override;
-  void fetch(StreamId stream, Array data, int from, int channel) override;
-  StreamId message_stream(StreamId stream, int peer, int channel, bool sends) override;
-  void connect_messages(Array data) override;
-  std::unique_ptr<Allocation> allocate(Device& device, Bytes bytes) override;
-  void check() override;
-  void barrier() override;
-  void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
-  void leave() noexcept override;
-
- private:
-  /// Enqueues a collective.
-  void run_on(StreamId stream, const char* call,
-              const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue);
-  bool even(const Array& whole) const { return whole.size % size() == 0; }
-  void reduce_to(StreamId stream, const Array& whole, const Array& mine);
-  /// That of a message; it has a stream.
-  NcclQueue& queue_of(int peer, int channel, bool sends);
-  void give_stream(NcclQueue& queue);
-  void pass(const NcclQueue& queue, const Array& data);
-
-  std::shared_ptr<NcclGroup> group_;
-  Bootstrap& bootstrap_;
-  BootstrapGroup seat_;
-  Device& device_;
-  NativeStreams streams_;
-  std::vector<NcclQueue> queues_;
-  bool left_ = false;
-};
-
-// A failed NCCL call as an exception: which call, where, and in the library's own words.
-
-/// "ncclAllGather failed at nccl_communicator.cc:41: unhandled cuda error (...)". The last message
-/// of the library is of `comm`, or of the thread when that is null.
-std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t comm,
-                            const std::source_location& where);
-
-/// Throws Error unless the call succeeded or, without blocking, goes on.
-void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm = nullptr,
-                const std::source_location& where = std::source_location::current());
-
 // Ranks whose devices are connected by NCCL: how their groups come to be, and how one failure ends
 // them all.
 //
@@ -211,8 +146,6 @@ class NcclWorld {
   /// pipeline's messages, by stage.
   RankGroups groups(const RankMesh& mesh, const std::vector<MessageQueue>& queues, Device& device,
                     const NativeStreams& streams, const OnWorld& on_world = {});
-  /// Of data parallelism alone. Throws Error when `shard_ranks` does not divide the ranks.
-  RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
 
   /// Keeps NVLS, which adds in no fixed order, off in this process, where the environment does not
   /// say otherwise. To be called before anything of NCCL, on the only thread. Returns a note where

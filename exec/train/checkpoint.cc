@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -190,8 +189,6 @@ void Checkpoint::read(StateKind kind, std::string_view tensor, std::int64_t firs
 // name of a checkpoint is always a whole one.
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kUnfinished = ".writing-";
@@ -407,15 +404,7 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& file
 
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-/// One number of every rank.
-std::vector<std::uint64_t> exchange_number(Communicator& world, std::uint64_t mine) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return all;
-}
 
 /// A name that no earlier run has looked for, so that no cache remembers that it lacks.
 std::uint64_t fresh_number() {
@@ -460,14 +449,14 @@ void require_files(const fs::path& folder, const CheckpointManifest& manifest, d
 void require_shared_folder(Communicator& world, const fs::path& folder,
                            std::span<const std::int64_t> writers, double patience_s) {
   if (world.size() == 1 || writers.size() <= 1) return;
-  const std::uint64_t number =
-      exchange_number(world, world.rank() == 0 ? fresh_number() : 0).front();
+  const std::uint64_t mine = world.rank() == 0 ? fresh_number() : 0;
+  const std::uint64_t number = exchange_all(world, mine).front();
   const fs::path probe = folder / fmt::format("{}{:016x}", kSharedProbe, number);
   if (world.rank() == 0) write_file_atomically(probe, "", OutputPlace::kInFolder);
   world.barrier();
   const bool writes = std::find(writers.begin(), writers.end(), world.rank()) != writers.end();
   const bool sees = !writes || appears(probe, patience_s);
-  const std::vector<std::uint64_t> seen = exchange_number(world, sees ? 1 : 0);
+  const std::vector<std::uint64_t> seen = exchange_all(world, std::uint64_t{sees});
   std::error_code ignored;
   if (world.rank() == 0) fs::remove(probe, ignored);
   for (std::size_t rank = 0; rank < seen.size(); ++rank) {

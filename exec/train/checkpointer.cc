@@ -43,8 +43,7 @@ std::uint64_t this_machine() {
 void require_host_room(Communicator& world, Bytes mine, std::optional<Bytes> left) {
   RoomOfRank own{this_machine(), mine};
   if (left) own.left = *left;
-  std::vector<RoomOfRank> all(static_cast<std::size_t>(world.size()));
-  world.exchange(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  const std::vector<RoomOfRank> all = exchange_all(world, own);
   for (const RoomOfRank& first : all) {
     RoomOfRank sum{first.machine};
     for (const RoomOfRank& rank : all) {
@@ -170,19 +169,6 @@ void watch(const std::stop_token& ends, const SaveLimits& limits, const SaveWatc
 SaveWatch::SaveWatch(const SaveLimits& limits, const Look& look, const Tell& tell)
     : thread_([=](const std::stop_token& ends) { watch(ends, limits, look, tell); }) {}
 
-std::vector<Vote> exchange_votes(Communicator& world, const Wish& wish,
-                                 const CheckpointWriter::State& state) {
-  Vote mine;
-  mine.stop = wish.stop ? 1 : 0;
-  mine.save = wish.save ? 1 : 0;
-  mine.stage = state.stage;
-  mine.crc = state.file.crc;
-  mine.bytes = state.file.bytes;
-  const std::size_t size = std::min(state.error.size(), sizeof mine.error - 1);
-  std::copy_n(state.error.data(), size, mine.error);
-  return exchange_all(world, mine);
-}
-
 using Stage = CheckpointWriter::Stage;
 
 namespace {
@@ -285,9 +271,17 @@ void Checkpointer::finish() {
   settle(exchange({}));
 }
 
-std::vector<Vote> Checkpointer::exchange(const Wish& mine) {
+std::vector<Vote> Checkpointer::exchange(const Wish& wish) {
+  const CheckpointWriter::State now = state();
+  Vote mine;
+  mine.stop = wish.stop ? 1 : 0;
+  mine.save = wish.save ? 1 : 0;
+  mine.stage = now.stage;
+  mine.crc = now.file.crc;
+  mine.bytes = now.file.bytes;
+  std::copy_n(now.error.data(), std::min(now.error.size(), sizeof mine.error - 1), mine.error);
   std::vector<Vote> votes;
-  during(kWaits, [&] { votes = exchange_votes(executor_.world(), mine, state()); });
+  during(kWaits, [&] { votes = exchange_all(executor_.world(), mine); });
   return votes;
 }
 

@@ -126,10 +126,6 @@ struct Wish {
   bool save = false;
 };
 
-/// Everybody's votes by rank; the host waits.
-std::vector<Vote> exchange_votes(Communicator& world, const Wish& wish,
-                                 const CheckpointWriter::State& state);
-
 class Checkpointer {
  public:
   using Notify = std::function<void(const std::string&)>;
@@ -163,7 +159,8 @@ class Checkpointer {
  private:
   bool writes() const;
   CheckpointWriter::State state() const;
-  std::vector<Vote> exchange(const Wish& mine);
+  /// Everybody's votes by rank; the host waits.
+  std::vector<Vote> exchange(const Wish& wish);
   /// All ranks call it with the same votes.
   void settle(const std::vector<Vote>& votes);
   void commit(const std::vector<Vote>& votes);

@@ -43,8 +43,7 @@ std::optional<std::int64_t> step_of(const std::string& line) {
   return parsed["step"].get<std::int64_t>();
 }
 
-}  // namespace
-
+/// Without a line's end. What is not finite is null.
 std::string metrics_line(const StepMetrics& m) {
   std::string line = fmt::format(
       R"({{"step":{},"loss":{},"grad_norm":{},"lr":{},"tokens":{},"step_time_s":{},"tokens_per_s":{})",
@@ -60,6 +59,8 @@ std::string metrics_line(const StepMetrics& m) {
   add("predicted_step_time_s", m.predicted_step_time_s);
   return line + "}";
 }
+
+}  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t resumed_step) : path_(path) {
   std::string kept;
@@ -249,8 +250,7 @@ static_assert(std::is_trivially_copyable_v<Span>);
 
 void gather_spans(Communicator& world, std::vector<Span>& spans) {
   const auto mine = static_cast<std::int64_t>(spans.size());
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(world.size()));
-  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(counts)));
+  const std::vector<std::int64_t> counts = exchange_all(world, mine);
   const auto most = static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
   if (most == 0) return;
   spans.resize(most);
@@ -267,19 +267,13 @@ void gather_spans(Communicator& world, std::vector<Span>& spans) {
 std::vector<std::string> gather_names(Communicator& world, const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += name + '\n';
-  const auto mine = static_cast<std::int64_t>(text.size());
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(world.size()));
-  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto most = static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  if (most == 0) return {};
-  text.resize(most, '\n');  // empty names, which are no names
-  std::string all(most * sizes.size(), '\n');
-  world.exchange(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(all)));
   std::vector<std::string> gathered;
-  for (std::size_t begin = 0; begin < all.size();) {
-    const std::size_t end = all.find('\n', begin);
-    if (end > begin) gathered.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string& all : exchange_texts(world, text)) {
+    for (std::size_t begin = 0; begin < all.size();) {
+      const std::size_t end = all.find('\n', begin);
+      if (end > begin) gathered.push_back(all.substr(begin, end - begin));
+      begin = end + 1;
+    }
   }
   return gathered;
 }

@@ -37,9 +37,6 @@ struct StepMetrics {
   std::optional<double> predicted_step_time_s;
 };
 
-/// Without a line's end. What is not finite is null.
-std::string metrics_line(const StepMetrics& metrics);
-
 class MetricsLog {
  public:
   /// Keeps the lines of steps up to `resumed_step`. Throws Error when the file cannot be written.

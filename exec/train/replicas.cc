@@ -45,7 +45,7 @@ std::string name_of(const ParameterLayout& layout, std::uint64_t index) {
   return "a parameter of another stage";
 }
 
-std::string words_for(const std::vector<std::int64_t>& ranks) {
+std::string ranks_in_words(const std::vector<std::int64_t>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
@@ -63,7 +63,7 @@ std::string words_for(const std::vector<std::int64_t>& ranks) {
   std::sort(others.begin(), others.end());
   throw Error(fmt::format("after step {} {} differs between {} and {}, which must hold the same: a "
                           "processor, a memory or a link has failed; go on from a checkpoint",
-                          step, tensor, words_for(odd->second), words_for(others)),
+                          step, tensor, ranks_in_words(odd->second), ranks_in_words(others)),
               ExitCode::kFailed);
 }
 

@@ -2,8 +2,7 @@
 // Fits the values of one group to measured rows: those that the rows determine, and no others.
 //
 // 1. Which values are free (group_problem.h)? Of those that any row sees, the weakest direction of
-// the
-//    information matrix (in units of what is believed beforehand) is looked at; as long as the
+//    the information matrix (in units of what is believed beforehand) is looked at; as long as the
 //    rows leave it wider than half of the belief, the value of the highest rank in it is frozen at
 //    what the profile has. Frozen values never move, not in the last bit.
 // 2. Fit by least absolute deviations of logarithms (group_problem.h), from the profile's
@@ -20,12 +19,48 @@
 #include <vector>
 
 #include "profiles/calibration.h"
+#include "profiles/fields.h"
 #include "profiles/profile.h"
-#include "sim/calibrate/group_problem.h"
 #include "sim/calibrate/rows.h"
 #include "sim/cost/op_cost.h"
 
 namespace shardwright::sim {
+
+// The values of a profile that measurements can move, by group.
+//
+// What is believed of them before anything is measured (how far they may lie off, and which yields
+// where measurements cannot tell two apart) stands where the fields are described: Belief of
+// profiles/fields.h. What a value stands for, and so what measurement would tell it, follows from
+// its path.
+
+struct Adjustable {
+  std::string path;
+  // As profiles::Belief has them: the weak prior of the fit and what counts as determined.
+  double spread = 0.5;
+  int rank = 0;
+  bool relative = false;
+  double lower = 0, upper = 0;  // what a profile accepts
+};
+
+/// Values of `group` that a logarithmic fit can move: above 0 in `profile`. The parameters of the
+/// attention kernel are those of the stack's. By rank.
+std::vector<Adjustable> adjustable_values(const profiles::Profile& profile,
+                                          profiles::CostGroup group);
+
+/// The values of a profile by path, to change and read. Holds a copy.
+class EditableProfile {
+ public:
+  explicit EditableProfile(profiles::Profile profile);
+  EditableProfile(const EditableProfile&) = delete;
+  EditableProfile& operator=(const EditableProfile&) = delete;
+
+  const profiles::Profile& profile() const { return profile_; }
+  double* find(const std::string& path);  // null: no such number
+
+ private:
+  profiles::Profile profile_;
+  profiles::FieldList fields_;
+};
 
 struct FittedValue {
   std::string path;

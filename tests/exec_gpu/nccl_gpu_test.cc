@@ -68,7 +68,8 @@ TEST(NcclOnGpus, CollectivesOfAnySize) {
   on_all_gpus([](Bootstrap& bootstrap, CudaDevice& device, NcclWorld& world) {
     const int ranks = bootstrap.ranks(), rank = bootstrap.rank();
     const StreamId stream = device.make_stream("communication", -1);
-    RankGroups groups = world.groups(ranks, device, streams_of(device));
+    RankGroups groups =
+        world.groups(data_parallel_mesh(ranks, ranks), {}, device, streams_of(device));
     std::deque<DeviceArray> registered;
     for (const std::int64_t size : {1, 24, 101, 1 << 20}) {
       const DeviceArray whole(device, stream, pattern(rank, size));
@@ -118,7 +119,8 @@ TEST(NcclOnGpus, TrainsAsLocalRanksDo) {
   on_all_gpus([&](Bootstrap& bootstrap, CudaDevice& device, NcclWorld& world) {
     train_with(
         [&] {
-          return world.groups(static_cast<int>(schedule.shard_ranks()), device, streams_of(device));
+          return world.groups(data_parallel_mesh(bootstrap.ranks(), schedule.shard_ranks()), {},
+                              device, streams_of(device));
         },
         device, bootstrap.rank(), nccl);
   });

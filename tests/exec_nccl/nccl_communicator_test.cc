@@ -53,8 +53,8 @@ void on_all_ranks(const Nccl& with, int shard_ranks, const RankBody& body) {
     options.is_deterministic = with.is_deterministic;
     if (!with.fake.in_one_process) options.process = 1 + bootstrap.rank();
     NcclWorld world(bootstrap, options);
-    RankGroups groups =
-        world.groups(shard_ranks, device, [&](StreamId) { return stream.native(); });
+    RankGroups groups = world.groups(data_parallel_mesh(bootstrap.ranks(), shard_ranks), {}, device,
+                                     [&](StreamId) { return stream.native(); });
     body(bootstrap.rank(), device, groups, stream.id);
     device.synchronize();
     groups.world->leave();

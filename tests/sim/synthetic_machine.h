@@ -10,7 +10,7 @@
 
 #include "profiles/observation.h"
 #include "profiles/profile.h"
-#include "sim/calibrate/group_problem.h"
+#include "sim/calibrate/fit_group.h"
 #include "sim/calibrate/rows.h"
 
 namespace shardwright::sim::synthetic {

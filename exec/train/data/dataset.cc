@@ -116,6 +116,9 @@ std::unique_ptr<Dataset> make_clm_dataset(std::shared_ptr<const TokenSource> sou
   return std::make_unique<ClmDataset>(std::move(source), seq_len, first, count, ends);
 }
 
+namespace {
+
+/// Appends a sequence that counts nothing, to fill up a batch.
 void append_padding(std::int64_t seq_len, Batch& batch) {
   const auto count = static_cast<std::size_t>(seq_len);
   batch.tokens.insert(batch.tokens.end(), count, 0);
@@ -125,8 +128,6 @@ void append_padding(std::int64_t seq_len, Batch& batch) {
     batch.first_keys.push_back(i);  // nothing is worth attending to
   }
 }
-
-namespace {
 
 constexpr double kMostSequences = 1LL << 52;  // of an epoch
 

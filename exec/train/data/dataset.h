@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -46,9 +45,6 @@ struct DocumentEnds {
 std::unique_ptr<Dataset> make_clm_dataset(std::shared_ptr<const TokenSource> source,
                                           std::int64_t seq_len, std::int64_t first,
                                           std::int64_t count, DocumentEnds ends = {});
-
-/// Appends a sequence that counts nothing, to fill up a batch.
-void append_padding(std::int64_t seq_len, Batch& batch);
 
 // Several datasets as one, in given shares: of 100 sequences of an epoch, so many are of each.
 //

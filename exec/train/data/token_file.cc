@@ -21,8 +21,9 @@
 
 namespace shardwright::exec {
 
-namespace detail {
+namespace {
 
+/// Throws Error when a token is not in [0, vocab).
 void check_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t vocab,
                       const std::string& file) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -32,6 +33,19 @@ void check_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, 
   }
 }
 
+/// Throws Error where the bytes of a text are no tokens of the model, unless they are `asked` for.
+void require_bytes(const std::string& name, std::int64_t vocab, bool asked) {
+  if (vocab < 256) {
+    throw Error(fmt::format(
+        "{}: a text has bytes up to 255, but the model's vocab_size is {}, expected at least 256",
+        name, vocab));
+  }
+  if (vocab <= kMostByteVocabulary || asked) return;
+  throw Error(fmt::format(
+      "{}: a text, whose bytes are not the model's {} tokens, expected token ids", name, vocab));
+}
+
+/// Of the first and last 64 KiB and the size.
 std::uint32_t fingerprint_of(std::span<const std::byte> bytes) {
   constexpr std::size_t kEnds = std::size_t{1} << 16;
   const std::uint64_t size = bytes.size();
@@ -39,10 +53,6 @@ std::uint32_t fingerprint_of(std::span<const std::byte> bytes) {
   return crc32(bytes.last(std::min(kEnds, bytes.size())),
                crc32(bytes.first(std::min(kEnds, bytes.size())), of_size));
 }
-
-}  // namespace detail
-
-namespace {
 
 constexpr std::int64_t kLlmcHeaderInts = 256;
 constexpr std::int64_t kLlmcHeaderBytes = 4 * kLlmcHeaderInts;
@@ -74,7 +84,7 @@ class TextSource final : public TokenSource {
   std::string describe() const override {
     return fmt::format("{}, {} bytes of text", file_.name(), size());
   }
-  std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
+  std::uint32_t fingerprint() const override { return fingerprint_of(file_.bytes()); }
 
  private:
   MappedFile file_;
@@ -124,13 +134,13 @@ class LlmcSource final : public TokenSource {
         out[i] = token;
       }
     }
-    detail::check_vocabulary(out, first, vocab_, file_.name());
+    check_vocabulary(out, first, vocab_, file_.name());
   }
   std::string describe() const override {
     return fmt::format("{}, {} tokens of llm.c's format v{}", file_.name(), size_,
                        token_bytes_ == 2 ? 1 : 7);
   }
-  std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
+  std::uint32_t fingerprint() const override { return fingerprint_of(file_.bytes()); }
 
  private:
   MappedFile file_;
@@ -172,17 +182,6 @@ bool is_llmc_file(std::span<const std::byte> bytes) {
   std::memcpy(&magic, bytes.data(), sizeof magic);
   return std::any_of(std::begin(kLlmcVersions), std::end(kLlmcVersions),
                      [&](const LlmcVersion& known) { return known.magic == magic; });
-}
-
-void require_bytes(const std::string& name, std::int64_t vocab, bool asked) {
-  if (vocab < 256) {
-    throw Error(fmt::format(
-        "{}: a text has bytes up to 255, but the model's vocab_size is {}, expected at least 256",
-        name, vocab));
-  }
-  if (vocab <= kMostByteVocabulary || asked) return;
-  throw Error(fmt::format(
-      "{}: a text, whose bytes are not the model's {} tokens, expected token ids", name, vocab));
 }
 
 std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab,
@@ -333,14 +332,14 @@ class TokenFile final : public TokenSource {
       default:
         copy<std::uint32_t>(begin, out);
     }
-    detail::check_vocabulary(out, first, static_cast<std::int64_t>(header_.vocab), file_.name());
+    check_vocabulary(out, first, static_cast<std::int64_t>(header_.vocab), file_.name());
   }
 
   std::string describe() const override {
     return fmt::format("{}, {} tokens of a vocabulary of {}", file_.name(), header_.tokens,
                        header_.vocab);
   }
-  std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
+  std::uint32_t fingerprint() const override { return fingerprint_of(file_.bytes()); }
   std::span<const std::uint64_t> documents() const override { return documents_; }
   std::span<const std::byte> mask() const override { return mask_; }
   std::span<const std::byte> tokenizer() const override { return tokenizer_; }
@@ -425,7 +424,7 @@ std::unique_ptr<TokenSource> open_token_file(const std::filesystem::path& path,
 
 void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
                       std::int64_t vocab, std::int64_t block_tokens) {
-  detail::check_vocabulary(tokens, 0, vocab, path.string());
+  check_vocabulary(tokens, 0, vocab, path.string());
   Header header{};
   std::memcpy(header.magic, kMagic.data(), kMagic.size());
   header.version = kPlain;

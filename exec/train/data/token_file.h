@@ -64,8 +64,6 @@ inline constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;
 
 /// Models made for bytes have 256 tokens and perhaps some that mark; another's tokens are no bytes.
 inline constexpr std::int64_t kMostByteVocabulary = 512;
-/// Throws Error where the bytes of a text are no tokens of the model, unless they are `asked` for.
-void require_bytes(const std::string& name, std::int64_t vocab, bool asked);
 
 /// Every byte is a token.
 std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab,
@@ -81,14 +79,6 @@ std::unique_ptr<TokenSource> synthetic_tokens(std::uint64_t seed, std::int64_t v
 
 /// Whether the file begins like one of llm.c's.
 bool is_llmc_file(std::span<const std::byte> bytes);
-
-namespace detail {
-/// Throws Error when a token is not in [0, vocab).
-void check_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t vocab,
-                      const std::string& file);
-/// Of the first and last 64 KiB and the size.
-std::uint32_t fingerprint_of(std::span<const std::byte> bytes);
-}  // namespace detail
 
 /// Throws Error when the file is no such file, is damaged, or has a larger vocabulary than the
 /// model.

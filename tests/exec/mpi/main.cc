@@ -32,7 +32,8 @@ CommunicatorCase mpi(StreamMode mode) {
     kernels::host::Parallel parallel(1);
     HostDevice device(parallel, mode, static_cast<std::uint64_t>(the_world->rank()));
     const StreamId stream = device.make_stream("communication", 0);
-    RankGroups groups = the_world->groups(shard_ranks, device);
+    RankGroups groups =
+        the_world->groups(data_parallel_mesh(the_world->ranks(), shard_ranks), device);
     body(the_world->rank(), device, groups, stream);
     device.synchronize();
   };
