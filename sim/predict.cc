@@ -521,10 +521,6 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
   check_framework(model, plan, profile.stack);
   check_shared_devices(model, plan, profile);
   check_precision(plan, profile.cluster.gpu);
-  if (model.layers < plan.parallel.pp) {
-    throw InvalidPlan(fmt::format("pp is {}, more than the {} layers, expected at most {}",
-                                  plan.parallel.pp, model.layers, model.layers));
-  }
 }
 
 }  // namespace shardwright::sim

@@ -314,6 +314,17 @@ TEST(Predict, StagesOfAPipelineThatVaryTakeLongerAndSaySo) {
 }
 
 // What does not fit is predicted all the same, and says by how much.
+// As run trains them.
+TEST(Predict, AStageMayHoldTheEmbeddingOrTheHeadAlone) {
+  const auto staged = [](const char* gpus, const char* pp) {
+    return small({"--stack", "native", "--gpus", gpus, "--pp", pp, "--grad-accum", "34"});
+  };
+  EXPECT_GT(predicted(staged("272", "34"))["iteration_time_s"].get<double>(), 0);
+  const ProgramResult none = predict(staged("280", "35"));
+  EXPECT_EQ(none.exit_code, 3);
+  EXPECT_THAT(none.err, HasSubstr("pp times virtual_stages is 35, more than the 32 layers"));
+}
+
 TEST(Predict, StillPredictsWhatDoesNotFit) {
   const Flags flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};
   const json document = predicted(flags);
