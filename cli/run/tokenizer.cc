@@ -8,7 +8,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,7 @@
 #include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/error.h"
+#include "sim/core/base/json_file.h"
 #include "sim/core/base/read_file.h"
 
 namespace shardwright::cli {
@@ -67,16 +69,59 @@ exec::Digest hash_of_tokenizer(const fs::path& folder) {
   return exec::sha256(std::as_bytes(std::span(all)));
 }
 
-/// Hashes of the tokenizer in the folder, if one is given, and of bytes. Its files, which may be
-/// large, are read when they are first asked for.
-std::function<std::vector<exec::Digest>()> known_tokenizers(fs::path folder, bool bytes) {
-  return [folder = std::move(folder), bytes, known = std::vector<exec::Digest>()]() mutable {
-    if (!known.empty()) return known;
-    if (!folder.empty()) known.push_back(hash_of_tokenizer(folder));
-    if (bytes) known.push_back(exec::sha256(std::as_bytes(std::span(std::string_view("bytes")))));
-    return known;
-  };
+/// As Transformers finds it; empty: there is none, or several by name.
+std::string chat_template_of(const fs::path& folder) {
+  std::error_code ignored;
+  if (const fs::path own = folder / "chat_template.jinja"; fs::is_regular_file(own, ignored))
+    return read_file(own, kMostTokenizerBytes);
+  const fs::path config = folder / "tokenizer_config.json";
+  if (!fs::is_regular_file(config, ignored)) return {};
+  const nlohmann::json all = parse_json(read_file(config, kMostTokenizerBytes), false);
+  const auto at = all.find("chat_template");
+  return at != all.end() && at->is_string() ? at->get<std::string>() : std::string();
 }
+
+bool is_digest(std::span<const std::byte> made, const exec::Digest& digest) {
+  return std::equal(digest.begin(), digest.end(), made.begin(), made.end());
+}
+
+exec::Digest digest_of(std::string_view text) {
+  return exec::sha256(std::as_bytes(std::span(text)));
+}
+
+/// Whether tokens are those of the tokenizer in the folder, if one is given, or of bytes, and
+/// conversations are set by its template, which the trained model is given, too. Its files, which
+/// may be large, are read when a token file first names its own.
+class KinOfTokens {
+ public:
+  KinOfTokens(fs::path folder, bool bytes) : folder_(std::move(folder)), bytes_(bytes) {}
+
+  void operator()(const exec::TokenSource& source, const std::string& path) {
+    if (source.tokenizer().empty()) return;
+    if (!folder_.empty() && !own_) own_ = hash_of_tokenizer(folder_);
+    const bool is_own = own_ && is_digest(source.tokenizer(), *own_);
+    if (!is_own && !(bytes_ && is_digest(source.tokenizer(), digest_of("bytes")))) {
+      throw Error(
+          fmt::format("{0}: its tokens are of another tokenizer than that of {1}; expected a "
+                      "token file that is made with --tokenizer {1}, or --tokenizer with the "
+                      "folder whose tokens these are",
+                      path, folder_.empty() ? "bytes" : folder_.string()));
+    }
+    if (!is_own || source.mask().empty()) return;
+    const std::string chats = chat_template_of(folder_);
+    if (chats.empty() || is_digest(source.chat_template(), digest_of(chats))) return;
+    throw Error(
+        fmt::format("{0}: its conversations are set by another chat template than that of {1}; "
+                    "expected a token file that is made with the template of {1}, or its own as "
+                    "chat_template.jinja there",
+                    path, folder_.string()));
+  }
+
+ private:
+  fs::path folder_;
+  bool bytes_;
+  std::optional<exec::Digest> own_;
+};
 
 /// What Python is given: the file that comes with this program, else the module of the package.
 std::vector<std::string> converter() {
@@ -186,8 +231,7 @@ void apply_tokenizer(RunOptions& options, const RunSettings& settings) {
     settings.fail("tokenizer", "auto, bytes or a folder with a tokenizer");
   const fs::path folder = folders.empty() ? fs::path() : folders.front();
   if (options.data.bytes || !folder.empty())
-    options.data.tokenizers = known_tokenizers(folder, takes_bytes);
-  options.data.tokenizer_name = folder.empty() ? "bytes" : folder.string();
+    options.data.require_kin = KinOfTokens(folder, takes_bytes);
   if (takes_bytes) return;
   const char* chosen = std::getenv("SHARDWRIGHT_PYTHON");
   const std::string python = chosen == nullptr ? "" : chosen;

@@ -131,6 +131,29 @@ TEST_F(RunTexts, TokensAreOfTheModelsTokenizer) {
   EXPECT_EQ(trained({"--tokenizer", at("first")}).exit_code, 0);
 }
 
+TEST_F(RunTexts, ConversationsAreSetByTheModelsTemplate) {
+  const fs::path python = program_path("python3");
+  if (python.empty()) GTEST_SKIP() << "no python3";
+  std::string pairs;
+  for (int i = 0; i < 90; ++i)
+    pairs += fmt::format(R"({{"prompt": "{}?", "completion": "{}."}})", i, i * i) + "\n";
+  put("pairs.jsonl", pairs);
+  const ProgramResult made = run({converting_python(python).string(), "tokens.py", at("a.tok"),
+                                  "--tokenizer", at("."), "", "", "", "", at("pairs.jsonl")});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto trained = [&] { return run(of_text({}, "a.tok")); };
+  ASSERT_EQ(trained().exit_code, 0) << "neither has a template";
+  put("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "x"}]})");
+  EXPECT_EQ(trained().exit_code, 0) << "one of several";
+  for (const auto& [file, text] : {std::pair{"tokenizer_config.json", R"({"chat_template": "x"})"},
+                                   std::pair{"chat_template.jinja", "{{ messages }}"}}) {
+    put(file, text);
+    const ProgramResult refused = trained();
+    EXPECT_EQ(refused.exit_code, 3) << file;
+    EXPECT_THAT(refused.err, HasSubstr("are set by another chat template")) << file;
+  }
+}
+
 TEST_F(RunTexts, BecomeTokensOnceWhereAPythonIsNamed) {
   const fs::path python = program_path("python3");
   if (python.empty()) GTEST_SKIP() << "no python3";

@@ -312,21 +312,6 @@ std::int64_t held_out(std::int64_t all, std::int64_t least, const DataOptions& o
   return all - count >= least ? count : 0;
 }
 
-void require_tokenizer(const TokenSource& source, const std::string& path,
-                       const DataOptions& options) {
-  const std::span<const std::byte> made = source.tokenizer();
-  if (made.empty() || !options.tokenizers) return;
-  const std::vector<Digest> all = options.tokenizers();
-  const bool is_known = std::any_of(
-      all.begin(), all.end(), [&](const Digest& known) { return std::ranges::equal(known, made); });
-  if (is_known) return;
-  throw Error(
-      fmt::format("{0}: its tokens are of another tokenizer than that of {1}; expected a "
-                  "token file that is made with --tokenizer {1}, or --tokenizer with the "
-                  "folder whose tokens these are",
-                  path, options.tokenizer_name));
-}
-
 /// One file (or "synthetic") as training data; its end as evaluation data where that is asked for.
 Data open_one(const std::string& path, const DataOptions& options) {
   Data data;
@@ -343,7 +328,7 @@ Data open_one(const std::string& path, const DataOptions& options) {
   if (format == DataFormat::kText) source = open_text(path, options.vocab, options.bytes);
   if (format == DataFormat::kBin) source = open_llmc_tokens(path, options.vocab);
   if (format == DataFormat::kTokens) source = open_token_file(path, options.vocab);
-  if (source) require_tokenizer(*source, path, options);
+  if (source && options.require_kin) options.require_kin(*source, path);
   if (options.checks && format != DataFormat::kText && source) check_tokens(*source);
   if (!source || !source->mask().empty()) {
     const auto corpus = std::make_shared<const SftCorpus>(

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "exec/batch.h"
-#include "exec/comm/sha256.h"
 #include "exec/train/data/token_file.h"
 
 namespace shardwright::exec {
@@ -131,11 +130,8 @@ struct DataOptions {
   std::int64_t seq_len = 0;
   std::int64_t vocab = 0;
   bool bytes = false;  // texts are asked for as bytes, whatever the vocabulary (require_bytes)
-  /// Hashes of the tokenizers of the model, of one of which the tokens of a file must be
-  /// (TokenSource::tokenizer); none: of any. Asked for where a file names its own. And where the
-  /// first of them is.
-  std::function<std::vector<Digest>()> tokenizers{};
-  std::string tokenizer_name{};
+  /// Throws Error where the model does not go with what a file says of its tokens; none: any do.
+  std::function<void(const TokenSource&, const std::string& path)> require_kin{};
   DocumentEnds ends{};     // of what is no fine-tuning
   bool checks = false;     // every token now, not when it is met
   std::uint64_t seed = 0;  // of synthetic data

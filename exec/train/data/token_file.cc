@@ -343,6 +343,7 @@ class TokenFile final : public TokenSource {
   std::span<const std::uint64_t> documents() const override { return documents_; }
   std::span<const std::byte> mask() const override { return mask_; }
   std::span<const std::byte> tokenizer() const override { return tokenizer_; }
+  std::span<const std::byte> chat_template() const override { return chat_template_; }
 
  private:
   /// Of version 2; how many bytes stand between the first header and the block table.
@@ -358,6 +359,8 @@ class TokenFile final : public TokenSource {
         more.zero != 0)
       fail("the checksum of the second header is wrong");
     tokenizer_ = all.subspan(sizeof header_ + offsetof(DocumentsHeader, hashes), kHashBytes);
+    chat_template_ =
+        all.subspan(sizeof header_ + offsetof(DocumentsHeader, hashes) + kHashBytes, kHashBytes);
     if (std::ranges::count(tokenizer_, std::byte{0}) == kHashBytes) tokenizer_ = {};
     const auto tables = all.subspan(sizeof header_ + sizeof more);
     const std::uint64_t mask_bytes = more.masked == 0 ? 0 : (header_.tokens + 7) / 8;
@@ -406,7 +409,7 @@ class TokenFile final : public TokenSource {
   std::vector<std::uint32_t> table_;
   std::span<const std::byte> data_;
   std::span<const std::uint64_t> documents_;
-  std::span<const std::byte> mask_, tokenizer_;
+  std::span<const std::byte> mask_, tokenizer_, chat_template_;
   std::unique_ptr<std::atomic<bool>[]> checked_;
 };
 

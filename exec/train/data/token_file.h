@@ -58,6 +58,8 @@ class TokenSource {
   virtual std::span<const std::byte> mask() const { return {}; }
   /// SHA-256 of the files of the tokenizer that made them. Empty: nobody knows.
   virtual std::span<const std::byte> tokenizer() const { return {}; }
+  /// SHA-256 of its chat template, by which conversations were set. Empty: nobody knows.
+  virtual std::span<const std::byte> chat_template() const { return {}; }
 };
 
 inline constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;
