@@ -120,7 +120,7 @@ fs::path cache_folder(const char* name) {
   return own.empty() ? folder("HOME", ".cache/shardwright") : own;
 }
 
-void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data& data) {
+void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data* data) {
   exec::JobFacts& facts = options.facts;
   facts = {{"version", options.train.tool_version}};
   for (const SettingInfo& info : setting_table()) {
@@ -129,10 +129,12 @@ void decide_job(RunOptions& options, const RunSettings& settings, const exec::Da
     const bool is_path = is_among(kGivenOrNot, info.key) && !setting.value.empty();
     facts.push_back({info.key, is_path ? "given" : setting.value, setting.origin});
   }
-  facts.push_back({std::string(kData), sums_of(data.files)});
-  facts.push_back({std::string(kSequences), fmt::format("{:08x}", data.train->fingerprint())});
-  if (data.eval)
-    facts.push_back({"evaluation data", fmt::format("{:08x}", data.eval->fingerprint())});
+  if (data != nullptr) {
+    facts.push_back({std::string(kData), sums_of(data->files)});
+    facts.push_back({std::string(kSequences), fmt::format("{:08x}", data->train->fingerprint())});
+    if (data->eval)
+      facts.push_back({"evaluation data", fmt::format("{:08x}", data->eval->fingerprint())});
+  }
   options.train.job = facts;  // a checkpoint has model and plan
   for (exec::JobFact& fact : facts_of_config(options.config)) facts.push_back(std::move(fact));
   const auto plan = plan_to_json(options.plan);

@@ -18,7 +18,8 @@ namespace shardwright::cli {
 std::filesystem::path cache_folder(const char* name);
 
 /// Decides them in the options, once everything else is decided; reads the training data once.
-void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data& data);
+/// Null: nothing is trained on.
+void decide_job(RunOptions& options, const RunSettings& settings, const exec::Data* data);
 
 /// What every transport does before it makes groups.
 exec::OnWorld agreement(const RunOptions& options);

@@ -269,6 +269,9 @@ RunOptions run_options(RunSettings& settings) {
   settings.decide("communicator", std::string(name_of(options.transport)),
                   name_of(options.launch.launcher));
   options.rendezvous = settings.text("rendezvous");
+  if (options.rendezvous != "auto" && !options.rendezvous.starts_with("tcp://") &&
+      !options.rendezvous.starts_with("file:///"))
+    settings.fail("rendezvous", "auto, tcp://HOST:PORT or file:///PATH");
   constexpr double kMostRankTimeout = 86400 * 30;
   options.rank_timeout_s = settings.number("rank-timeout", {1, kMostRankTimeout});
   options.has_processes = settings.word("rank-processes", {"on", "off"}) == "on";

@@ -149,6 +149,7 @@ class RunVerb : public Verb {
     if (options.until_allocation) {
       // Ranks of virtual clocks stand for machines that are not here.
       if (options.network.empty()) require_memory();
+      decide_job(options, settings_, nullptr);
       return allocate(context, options, predicted.stages);
     }
     apply_tokenizer(options, settings_);
@@ -172,7 +173,7 @@ class RunVerb : public Verb {
       options.train.weights_name = options.weights;
     }
     choose_trace_step(options, resumable.newest.get());
-    decide_job(options, settings_, data);
+    decide_job(options, settings_, &data);
     if (resumable.newest) require_same_job(options, *resumable.newest);
     require_memory();
     if (shown) {

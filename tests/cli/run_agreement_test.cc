@@ -66,6 +66,7 @@ TEST_F(MpiAgreementTest, RanksThatDifferAreRefusedByTheKeyBeforeTheFirstStep) {
       {{"--save", "none"}, {}, "save is auto (default) on rank 0, but none (flag)"},
       {{"--tp", "2", "--strategy", "ddp"}, {}, "on rank 0, but ddp (flag)"},
       {{"--resume", "auto"}, {}, "resume is nothing (default) on rank 0, but given (flag)"},
+      {{"--until", "allocation"}, {}, "until is end (default) on rank 0, but allocation (flag)"},
       {{"--model", model_with("theta.json", {{"rope_theta", 5000}})}, {}, "config.rope_theta"},
       {{"--data", other_text()}, {}, "crc32 of the data"},
   };
