@@ -110,4 +110,15 @@ struct ModuleNames {
 /// For every family that families.h reads.
 const ModuleNames& module_names(const Model& model);
 
+// The file that `export` writes: settings under a head that says where they come from and what they
+// cannot say.
+
+/// `origin` are the sentences of the head. Comments where the format has them; in JSON a member
+/// "_comment", which DeepSpeed skips like every key it does not know.
+AnySource trainer_file(const Trainer& trainer, const TrainerSettings& settings,
+                       const std::vector<std::string>& origin);
+
+/// "ckpt_layers: 20 of 80 layers are ...".
+std::string remark_text(const Remark& remark);
+
 }  // namespace shardwright::cli

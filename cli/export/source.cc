@@ -2,7 +2,6 @@
 #include "cli/export/source.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "sim/core/base/error.h"

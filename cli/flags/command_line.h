@@ -71,6 +71,11 @@ class Command {
              RealRange range = {});
   Option add(const std::string& name, std::optional<double>& value, const std::string& description,
              RealRange range = {});
+  /// Named as a FILE in --help.
+  template <typename Value>
+  Option add_file(const std::string& name, Value& value, const std::string& description) {
+    return add(name, value, description).type_name("FILE");
+  }
   /// `take` gets the word, and throws Error for one that it refuses.
   Option add_parsed(const std::string& name, const std::function<void(const std::string&)>& take,
                     const std::string& description);

@@ -47,7 +47,7 @@ bool fine_tunes(const std::optional<TrainingTask>& task, const GivenKnobs& knobs
 }
 
 std::string usual_length_words(const Model& model, bool fine_tunes) {
-  const auto tokens = [](std::int64_t count) { return thousands(static_cast<double>(count)); };
+  const auto tokens = [](std::int64_t count) { return thousands(count); };
   const std::int64_t usual = usual_seq_len(model, fine_tunes);
   std::string from = "from the model";
   if (usual < model.max_positions)
@@ -280,6 +280,14 @@ sim::Job resolve(const PlanFlags& flags) {
 
 sim::Job resolve_onto(const PlanFlags& flags, const PlanDocument& document) {
   return with_flags(flags, base_on(flags, document, true), true);
+}
+
+const Plan& only_plan(const sim::Job& job, std::string_view verb) {
+  if (job.plans.size() != 1) {
+    throw Error(
+        fmt::format("--strategy names {} strategies, but {} takes one.", job.plans.size(), verb));
+  }
+  return job.plans.front();
 }
 
 }  // namespace shardwright::cli

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/flags/command_line.h"
@@ -63,6 +64,9 @@ sim::Job resolve_base(const PlanFlags& flags);
 /// the defaults of Plan. Throws Error when model or cluster is missing (wrong usage) or
 /// a value makes no sense.
 sim::Job resolve(const PlanFlags& flags);
+
+/// The plan of a job that `verb` takes one of. Throws Error where --strategy names several.
+const Plan& only_plan(const sim::Job& job, std::string_view verb);
 
 // A plan that comes from elsewhere than a file of --plan, changed by the flags of the command line.
 

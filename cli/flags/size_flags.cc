@@ -41,9 +41,8 @@ void PriceFlags::declare(Command& command, const std::string& group) {
       .type_name("NAME=USD")
       .group(group);
   command
-      .add("--prices", file,
-           "prices that `prices import` wrote; they count before those of the cluster files")
-      .type_name("FILE")
+      .add_file("--prices", file,
+                "prices that `prices import` wrote; they count before those of the cluster files")
       .group(group);
 }
 

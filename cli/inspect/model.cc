@@ -14,7 +14,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
 #include "profiles/data_file.h"
@@ -85,7 +85,7 @@ std::string training_memory_table(const TrainingMemory& memory, std::int64_t seq
   const auto each = [parameters](double bytes) {
     return fmt::format("{:.1f} bytes a parameter", bytes / static_cast<double>(parameters));
   };
-  Table table({{"training, unsharded"}, {""}, {""}});
+  Table table({"training, unsharded", "", ""});
   table.add_row(
       {"rule of thumb", bytes(memory.rule_of_thumb_bytes), each(memory.rule_of_thumb_bytes)});
   table.add_row({"weights, gradients, Adam", bytes(memory.state_bytes),
@@ -101,13 +101,6 @@ constexpr std::string_view kSource = "_source";
 
 std::filesystem::path models_folder() {
   return profiles::data_dir() / "models";
-}
-
-/// 70553706496 is "70,553,706,496".
-std::string grouped(std::int64_t value) {
-  std::string text = fmt::format("{}", value);
-  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
-  return text;
 }
 
 std::string_view name_of(Activation activation) {
@@ -143,8 +136,8 @@ std::string attention_words(const Model& m) {
   if (m.kv_heads == m.heads) {
     heads = fmt::format("{} heads of {}", m.heads, m.head_dim);
   } else {
-    heads += fmt::format(" that share {} key and value head{} of {}", m.kv_heads,
-                         m.kv_heads == 1 ? "" : "s", m.head_dim);
+    heads +=
+        fmt::format(" that share {} of {}", counted(m.kv_heads, "key and value head"), m.head_dim);
   }
   if (m.fused_qkv) heads += " in one matrix";
   if (m.qk_norm) heads += ", normalised queries and keys";
@@ -227,8 +220,7 @@ std::string in_words(const Model& m) {
   parts.insert(parts.end(), rest.begin(), rest.end());
   if (m.parallel_residual) parts.emplace_back("attention and MLP in parallel");
   if (m.mtp_layers > 0) {
-    parts.push_back(fmt::format("{} module{} of multi-token prediction", m.mtp_layers,
-                                m.mtp_layers == 1 ? "" : "s"));
+    parts.push_back(counted(m.mtp_layers, "module") + " of multi-token prediction");
   }
   if (m.sliding_window > 0) {
     parts.push_back(fmt::format("{} of {} tokens in {} of the layers",
@@ -367,10 +359,10 @@ std::string halves_of(LayerKind kind, const Model& m) {
 
 std::string parameter_table(const Model& m, const ParameterCounts& counts, const Terminal& out) {
   const std::int64_t total = counts.total(m.layers);
-  Table table({{"where"}, {"parameters"}, {"share", Align::kRight}});
+  Table table({"where", "parameters", right("share")});
   const auto row = [&](const std::string& where, std::int64_t parameters) {
     if (parameters == 0) return;
-    table.add_row({where, grouped(parameters),
+    table.add_row({where, thousands(parameters),
                    fmt::format("{:.2f} %", 100.0 * static_cast<double>(parameters) /
                                                static_cast<double>(total))});
   };
@@ -410,17 +402,16 @@ std::string parameter_table(const Model& m, const ParameterCounts& counts, const
 std::string per_token_table(const Model& m, std::int64_t seq_len, std::int64_t total,
                             const Terminal& out) {
   const ForwardFlops flops = forward_flops_per_token(m, seq_len);
-  Table table({{"per token"}, {""}, {""}});
+  Table table({"per token", "", ""});
   table.add_row({"forward products", quantity(flops.matrices, "flop"),
                  "2 per weight of a matrix that a token meets"});
   table.add_row({"forward attention", quantity(flops.attention, "flop"),
                  fmt::format("causal, in a sequence of {}", seq_len)});
   table.add_row({"training", quantity(3 * flops.total(), "flop"), "three times forward"});
-  table.add_row({"keys and values", quantity(static_cast<double>(kv_bytes_per_token(m)), "byte"),
-                 "bf16, all layers"});
+  table.add_row({"keys and values", bytes(kv_bytes_per_token(m)), "bf16, all layers"});
   table.add_rule();
-  table.add_row({"weights in bf16", quantity(2.0 * static_cast<double>(total), "byte"), ""});
-  table.add_row({"weights in fp32", quantity(4.0 * static_cast<double>(total), "byte"), ""});
+  table.add_row({"weights in bf16", bytes(2 * total), ""});
+  table.add_row({"weights in fp32", bytes(4 * total), ""});
   return table.render(out);
 }
 
@@ -453,23 +444,20 @@ std::string inspect_model(const std::string& name, std::optional<std::int64_t> a
                       {"training_memory", to_json(memory)}}) +
            "\n";
   }
-  const auto paragraph = [&](const std::string& text) {
-    return fmt::format("{}\n\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
-  };
+  const auto apart = [&](const std::string& text) { return paragraph(text, out) + "\n"; };
   std::string notes;
-  for (const std::string& note : model_notes(model, 0)) notes += paragraph("Note: " + note + ".");
+  for (const std::string& note : model_notes(model, 0)) notes += apart("Note: " + note + ".");
   return fmt::format("{} ({}, {} parameters)\n",
                      paint(out, Style::kBold, printable(model.name, out.utf8)), model.family,
-                     grouped(total)) +
-         paragraph(in_words(model)) + parameter_table(model, counts, out) + "\n" +
+                     thousands(total)) +
+         apart(in_words(model)) + parameter_table(model, counts, out) + "\n" +
          per_token_table(model, seq_len, total, out) + "\n" +
          (memory ? training_memory_table(*memory, seq_len, total, out) + "\n" : "") + notes +
-         paragraph("Source: " + source);
+         apart("Source: " + source);
 }
 
 std::string list_models(Form form, const Terminal& out) {
-  Table table(
-      {{"model"}, {"family"}, {"parameters"}, {"layers"}, {"hidden"}, {"heads"}, {"vocabulary"}});
+  Table table({"model", "family", "parameters", "layers", "hidden", "heads", "vocabulary"});
   ordered_json list = ordered_json::array();
   for (const std::string& name : builtin_models(models_folder())) {
     const Model m = load_model(models_folder(), name);
@@ -482,9 +470,8 @@ std::string list_models(Form form, const Terminal& out) {
                     {"heads", m.heads},
                     {"kv_heads", m.kv_heads},
                     {"vocab", m.vocab}});
-    table.add_row({name, m.family, grouped(total), fmt::format("{}", m.layers),
-                   fmt::format("{}", m.hidden), fmt::format("{}/{}", m.heads, m.kv_heads),
-                   fmt::format("{}", m.vocab)});
+    table.add_row({name, m.family, thousands(total), m.layers, m.hidden,
+                   fmt::format("{}/{}", m.heads, m.kv_heads), m.vocab});
   }
   if (form == Form::kText) return table.render(out);
   return json_text({{"schema", "shardwright.list/1.0"}, {"models", std::move(list)}}) + "\n";

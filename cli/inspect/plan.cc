@@ -7,7 +7,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/text.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/plan_json.h"
@@ -37,10 +37,10 @@ std::string checkpointing_words(const Plan& plan) {
 
 Table plan_table(const Plan& plan) {
   const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
-  Table table({{""}, {""}, {""}});
-  table.add_row({"strategy", std::string(name_of(plan.strategy)), sharding_words(plan)});
-  table.add_row({"GPUs", fmt::format("{}", plan.gpus), ""});
-  table.add_row({"sequence", fmt::format("{}", plan.seq_len), "tokens"});
+  Table table({"", "", ""});
+  table.add_row({"strategy", name_of(plan.strategy), sharding_words(plan)});
+  table.add_row({"GPUs", plan.gpus, ""});
+  table.add_row({"sequence", plan.seq_len, "tokens"});
   table.add_row(
       {"batch", fmt::format("{} x {}", plan.micro_batch, plan.grad_accum),
        fmt::format("sequences a micro-batch x micro-batches on each rank: {} sequences, {} "
@@ -51,9 +51,9 @@ Table plan_table(const Plan& plan) {
                  fmt::format("{}/{}/{}/{}", name_of(plan.param_dtype), name_of(plan.reduce_dtype),
                              name_of(plan.master_dtype), name_of(plan.moment_dtype)),
                  "parameters in compute, gradient reduction, master weights, Adam moments"});
-  table.add_row({"buffers", fmt::format("{}", plan.buffers), "rotating gather buffers"});
-  table.add_row({"prefetch", fmt::format("{}", plan.prefetch), "units gathered ahead"});
-  table.add_row({"attention", std::string(name_of(plan.attention)),
+  table.add_row({"buffers", plan.buffers, "rotating gather buffers"});
+  table.add_row({"prefetch", plan.prefetch, "units gathered ahead"});
+  table.add_row({"attention", name_of(plan.attention),
                  plan.deterministic ? "deterministic: gradients are added in one order" : ""});
   table.add_row({"offload", offload_name(plan), ""});
   table.add_row({"stack", plan.stack, "the framework that runs it"});
@@ -77,7 +77,7 @@ std::string prediction_words(const PlanDocument& document, const std::string& fi
   }
   if (const auto memory = root.find_object("memory")) {
     if (const auto total = memory->find<double>("total_bytes")) {
-      parts.push_back(quantity(*total, "byte") + " of memory a GPU");
+      parts.push_back(bytes(*total) + " of memory a GPU");
     }
   }
   return parts.empty() ? "" : fmt::format("Predicted: {}.\n", fmt::join(parts, ", "));
@@ -104,20 +104,15 @@ std::string inspect_plan(const std::string& path, Form form, const Terminal& out
   }
   const auto named = [](const std::string& name) { return name.empty() ? "not named" : name; };
   std::string text = fmt::format(
-      "{}\n{}\n\n", paint(out, Style::kBold, printable("plan " + path, out.utf8)),
-      fmt::join(wrap(printable(fmt::format("Model: {}; cluster: {}.", named(document.model),
-                                           named(document.cluster)),
-                               out.utf8),
-                     out.columns),
-                "\n"));
+      "{}\n{}\n", paint(out, Style::kBold, printable("plan " + path, out.utf8)),
+      paragraph(
+          fmt::format("Model: {}; cluster: {}.", named(document.model), named(document.cluster)),
+          out));
   text += plan_table(document.plan).render(out);
   const std::string predicted = prediction_words(document, path);
   if (!predicted.empty()) text += "\n" + predicted;
   const std::string origin = origin_words(document);
-  if (!origin.empty()) {
-    text += fmt::format("\n{}\n", fmt::join(wrap(printable(origin, out.utf8), out.columns), "\n"));
-  }
-  return text;
+  return origin.empty() ? text : text + "\n" + paragraph(origin, out);
 }
 
 }  // namespace shardwright::cli

@@ -11,8 +11,7 @@
 
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
-#include "cli/text.h"
+#include "cli/render/text/terminal.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/fields.h"
@@ -105,35 +104,32 @@ void add_rows(Table& table, const FieldList& fields, const Origins& origins) {
   }
 }
 
-Table value_table() {
-  return Table({{"value"}, {"is", Align::kRight}, {"confidence"}, {"source"}});
+/// Every value of `described`, which describe() lists, with its source.
+template <typename Described>
+std::string described_table(Described described, const Origins& origins, const Terminal& out) {
+  FieldList fields;
+  describe(fields, described);
+  Table table({"value", right("is"), "confidence", "source"});
+  add_rows(table, fields, origins);
+  return table.render(out);
 }
 
 std::string title(const Terminal& out, const std::string& id, const std::string& description) {
-  return fmt::format("{}\n{}\n\n", paint(out, Style::kBold, id),
-                     fmt::join(wrap(description, out.columns), "\n"));
+  return fmt::format("{}\n{}\n", paint(out, Style::kBold, id), sentences_text({description}, out));
 }
 
 std::string gpu_section(const profiles::GpuFile& file, const Terminal& out) {
-  Gpu gpu = file.gpu;
-  FieldList fields;
-  describe(fields, gpu);
-  Table table = value_table();
-  add_rows(table, fields, file.origins);
-  return title(out, "gpu " + gpu.id, file.description) + table.render(out);
+  return title(out, "gpu " + file.gpu.id, file.description) +
+         described_table(file.gpu, file.origins, out);
 }
 
 std::string cost_section(const profiles::GpuFile& file, const Terminal& out) {
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
-  profiles::GpuCost cost = cost_of(file, costs);
-  FieldList fields;
-  describe(fields, cost);
-  Table table = value_table();
-  add_rows(table, fields, origins_of(cost, costs.nccl));
+  const profiles::GpuCost cost = cost_of(file, costs);
   const std::string whose =
       file.cost_as == file.gpu.id ? "" : fmt::format(" (those of {})", file.cost_as);
   return fmt::format("\n{}{}\n\n", paint(out, Style::kBold, "cost parameters"), whose) +
-         table.render(out);
+         described_table(cost, origins_of(cost, costs.nccl), out);
 }
 
 /// The GPU's file; the cost parameters ride along under a key that loaders take for a comment.
@@ -199,12 +195,9 @@ std::string inspect_cluster(const std::string& name, Form form, const Terminal& 
       document["prices"] = std::move(listed);
     return document.dump(2) + "\n";
   }
-  Cluster cluster = file.cluster;
-  FieldList fields;
-  describe(fields, cluster);
-  Table table = value_table();
-  add_rows(table, fields, file.origins);
-  std::string text = title(out, "cluster " + cluster.id, file.description) + table.render(out);
+  const Cluster& cluster = file.cluster;
+  std::string text = title(out, "cluster " + cluster.id, file.description) +
+                     described_table(cluster, file.origins, out);
   for (const profiles::SetEntry& entry : file.set) {
     const ordered_json value = parse_ordered_json(entry.value_json);
     text += fmt::format(
@@ -214,9 +207,7 @@ std::string inspect_cluster(const std::string& name, Form form, const Terminal& 
   text += fmt::format("\nA node sends {} of {} line rate in large collectives.\n",
                       quantity(cluster.node_net_bytes_per_s() * cluster.nic_efficiency, "byte/s"),
                       quantity(cluster.node_net_bytes_per_s(), "byte/s"));
-  for (const std::string& line : wrap(price_words(prices), out.columns)) text += line + "\n";
-  text += "\n";
-  text += gpu_section(file.gpu, out);
+  text += sentences_text({price_words(prices)}, out) + "\n" + gpu_section(file.gpu, out);
   return text + "\nOverride with --set cluster.VALUE=..., --set gpu.VALUE=...\n";
 }
 
@@ -230,17 +221,13 @@ std::string inspect_gpu(const std::string& name, Form form, const Terminal& out)
 std::string inspect_stack(const std::string& name, Form form, const Terminal& out) {
   const profiles::StackFile file = profiles::load_stack(name);
   if (form == Form::kJson) return to_json(file) + "\n";
-  Stack stack = file.stack;
-  FieldList fields;
-  describe(fields, stack);
-  Table table = value_table();
-  add_rows(table, fields, file.origins);
-  return title(out, "stack " + stack.id, stack.description) + table.render(out) +
+  return title(out, "stack " + file.stack.id, file.stack.description) +
+         described_table(file.stack, file.origins, out) +
          "\nOverride with --set stack.VALUE=..., for example stack.norm.forward_bytes=4\n";
 }
 
 std::string list_clusters(Form form, const Terminal& out) {
-  Table table({{"cluster"}, {"gpu"}, {"GPUs"}, {"NICs"}, {"network"}, {"USD/GPU h"}, {"what"}});
+  Table table({"cluster", "gpu", "GPUs", "NICs", "network", "USD/GPU h", "what"});
   ordered_json list = ordered_json::array();
   for (const std::string& name : profiles::shipped_names(DataKind::kCluster)) {
     const profiles::ClusterFile file = profiles::load_cluster(name);
@@ -255,8 +242,7 @@ std::string list_clusters(Form form, const Terminal& out) {
          {"usd_per_gpu_hour", cluster.usd_per_gpu_hour > 0 ? ordered_json(cluster.usd_per_gpu_hour)
                                                            : ordered_json(nullptr)}});
     table.add_row(
-        {name, cluster.gpu.id, quantity(static_cast<double>(cluster.gpus_per_node), ""),
-         quantity(static_cast<double>(cluster.nics_per_node), ""),
+        {name, cluster.gpu.id, cluster.gpus_per_node, cluster.nics_per_node,
          cluster.nics_per_node == 0 ? "none" : quantity(cluster.node_net_bytes_per_s(), "byte/s"),
          cluster.usd_per_gpu_hour == 0 ? "-" : fmt::format("{:.2f}", cluster.usd_per_gpu_hour),
          file.description});
@@ -265,7 +251,7 @@ std::string list_clusters(Form form, const Terminal& out) {
 }
 
 std::string list_gpus(Form form, const Terminal& out) {
-  Table table({{"gpu"}, {"bf16 dense"}, {"memory"}, {"bandwidth"}, {"what"}});
+  Table table({"gpu", "bf16 dense", "memory", "bandwidth", "what"});
   ordered_json list = ordered_json::array();
   for (const std::string& name : profiles::shipped_names(DataKind::kGpu)) {
     const profiles::GpuFile file = profiles::load_gpu(name);
@@ -275,15 +261,14 @@ std::string list_gpus(Form form, const Terminal& out) {
                     {"peak_bf16_flops", gpu.peak_bf16_flops},
                     {"memory_bytes", gpu.memory_bytes},
                     {"hbm_bytes_per_s", gpu.hbm_bytes_per_s}});
-    table.add_row({name, quantity(gpu.peak_bf16_flops, "flop/s"),
-                   quantity(static_cast<double>(gpu.memory_bytes), "byte"),
+    table.add_row({name, quantity(gpu.peak_bf16_flops, "flop/s"), bytes(gpu.memory_bytes),
                    quantity(gpu.hbm_bytes_per_s, "byte/s"), file.description});
   }
   return form == Form::kJson ? list_json("gpus", std::move(list)) : table.render(out);
 }
 
 std::string list_stacks(Form form, const Terminal& out) {
-  Table table({{"stack"}, {"memory"}, {"what"}});
+  Table table({"stack", "memory", "what"});
   ordered_json list = ordered_json::array();
   for (const std::string& name : profiles::shipped_names(DataKind::kStack)) {
     const Stack stack = profiles::load_stack(name).stack;

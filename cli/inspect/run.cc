@@ -6,7 +6,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/run/options.h"
 #include "exec/train/checkpoint.h"
 
@@ -34,7 +34,7 @@ std::string inspect_run(const std::string& path, Form form, const Terminal& out)
     }
     return json_text(document) + "\n";
   }
-  Table table({{"setting"}, {"value", Align::kLeft}, {"from", Align::kLeft}});
+  Table table({"setting", left("value"), left("from")});
   const char* group = "";
   for (const SettingInfo& info : setting_table()) {
     if (!settings.listed(info)) continue;
@@ -52,13 +52,13 @@ std::string inspect_checkpoint(const std::string& path, Form form, const Termina
   const exec::Checkpoint checkpoint(path);
   checkpoint.verify();
   const exec::CheckpointManifest& manifest = checkpoint.manifest();
-  std::int64_t parameters = 0, bytes = 0;
+  std::int64_t parameters = 0, stored = 0;
   for (const exec::CheckpointTensor& tensor : manifest.tensors) {
     std::int64_t size = 1;
     for (const std::int64_t n : tensor.shape) size *= n;
     parameters += size;
   }
-  for (const exec::CheckpointFile& file : manifest.files) bytes += file.bytes;
+  for (const exec::CheckpointFile& file : manifest.files) stored += file.bytes;
   if (form == Form::kJson) {
     return json_text(ordered_json{{"schema", "shardwright.inspection/1.0"},
                                   {"kind", "checkpoint"},
@@ -70,24 +70,24 @@ std::string inspect_checkpoint(const std::string& path, Form form, const Termina
                                   {"parameters", parameters},
                                   {"tensors", manifest.tensors.size()},
                                   {"files", manifest.files.size()},
-                                  {"bytes", bytes},
+                                  {"bytes", stored},
                                   {"plan", plan_to_json(manifest.plan)},
                                   {"tool_version", manifest.tool_version}}) +
            "\n";
   }
-  Table table({{""}, {"", Align::kLeft}});
-  table.add_row({"step", fmt::format("{}", manifest.step)});
+  Table table({"", left("")});
+  table.add_row({"step", manifest.step});
   table.add_row({"trained on", fmt::format("{} sequences, {} counted tokens", manifest.sequences,
                                            manifest.tokens)});
   table.add_row({"parameters", fmt::format("{} in {} tensors, with both moments", parameters,
                                            manifest.tensors.size())});
-  table.add_row({"files", fmt::format("{}, {}, checksums right", manifest.files.size(),
-                                      quantity(static_cast<double>(bytes), "byte"))});
+  table.add_row(
+      {"files", fmt::format("{}, {}, checksums right", manifest.files.size(), bytes(stored))});
   table.add_row({"written by", fmt::format("{} on {} ranks; any other number can resume it",
                                            name_of(manifest.plan.strategy), manifest.plan.gpus)});
-  table.add_row({"master weights", std::string(name_of(manifest.plan.master_dtype))});
-  table.add_row({"moments", std::string(name_of(manifest.plan.moment_dtype))});
-  table.add_row({"seed", fmt::format("{}", manifest.seed)});
+  table.add_row({"master weights", name_of(manifest.plan.master_dtype)});
+  table.add_row({"moments", name_of(manifest.plan.moment_dtype)});
+  table.add_row({"seed", manifest.seed});
   return table.render(out);
 }
 

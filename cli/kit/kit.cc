@@ -13,7 +13,6 @@
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
-#include "cli/text.h"
 #include "sim/core/base/error.h"
 #include "tuner/runs/run_cost.h"
 
@@ -26,10 +25,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kLongestJobName = 40;
 constexpr double kLongestInterval_s = 3600;  // between checkpoints: nobody wants to lose more
 constexpr int kWarmupSteps = 3;  // compilation, the first collectives, the allocator's growth
-
-double gib(Bytes bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
-}
 
 std::string job_name(const std::string& model) {
   std::string name = "train-";

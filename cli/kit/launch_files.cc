@@ -5,8 +5,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <string>
-#include <vector>
 
 #include "cli/kit/kit.h"
 

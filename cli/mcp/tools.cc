@@ -236,57 +236,55 @@ std::vector<std::string> arguments_of(const McpTool& tool, const nlohmann::json&
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Of these the document says the same elsewhere, or nobody asks an assistant for them; the least
 // missed first.
-constexpr std::array<std::string_view, 29> kBesides = {"options",
-                                                       "left_out",
-                                                       "simulated",
-                                                       "predicted_in_full",
-                                                       "seconds_with_reasons",
-                                                       "pruned",
-                                                       "rejected",
-                                                       "if_off",
-                                                       "savings",
-                                                       "pareto",
-                                                       "timeline",
-                                                       "considered",
-                                                       "cheapest_in_time",
-                                                       "fastest_in_budget",
-                                                       "cheapest",
-                                                       "fastest",
-                                                       "robustness",
-                                                       "in_the_middle",
-                                                       "smallest",
-                                                       "smallest_safe",
-                                                       "seconds",
-                                                       "other_software",
-                                                       "whole_run_mfu_reached",
-                                                       "assumptions",
-                                                       "nearest_feasible",
-                                                       "origins",
-                                                       "novelty",
-                                                       "runs_here",
-                                                       "inputs"};
+constexpr std::string_view kBesides[] = {"options",
+                                         "left_out",
+                                         "simulated",
+                                         "predicted_in_full",
+                                         "seconds_with_reasons",
+                                         "pruned",
+                                         "rejected",
+                                         "if_off",
+                                         "savings",
+                                         "pareto",
+                                         "timeline",
+                                         "considered",
+                                         "cheapest_in_time",
+                                         "fastest_in_budget",
+                                         "cheapest",
+                                         "fastest",
+                                         "robustness",
+                                         "in_the_middle",
+                                         "smallest",
+                                         "smallest_safe",
+                                         "seconds",
+                                         "other_software",
+                                         "whole_run_mfu_reached",
+                                         "assumptions",
+                                         "nearest_feasible",
+                                         "origins",
+                                         "novelty",
+                                         "runs_here",
+                                         "inputs"};
 // Of every option of `size`.
-constexpr std::array<std::string_view, 11> kOfOptions = {"price",
-                                                         "production",
-                                                         "goodput",
-                                                         "extrapolated",
-                                                         "price_source",
-                                                         "mfu",
-                                                         "step_only",
-                                                         "meets",
-                                                         "gpu",
-                                                         "iteration_time_interval_s",
-                                                         "memory_total_bytes"};
+constexpr std::string_view kOfOptions[] = {"price",
+                                           "production",
+                                           "goodput",
+                                           "extrapolated",
+                                           "price_source",
+                                           "mfu",
+                                           "step_only",
+                                           "meets",
+                                           "gpu",
+                                           "iteration_time_interval_s",
+                                           "memory_total_bytes"};
 // Of options beside the recommended one.
-constexpr std::array<std::string_view, 7> kOfOthers = {
+constexpr std::string_view kOfOthers[] = {
     "energy",           "data_parallel",       "interval_level", "tokens_per_step",
     "iteration_time_s", "over_critical_batch", "tokens_per_s"};
 // Of predictions beside other answers, the least missed first.
-constexpr std::array<std::string_view, 7> kOfPredictions = {
+constexpr std::string_view kOfPredictions[] = {
     "origins",  "novelty", "runs_here", "stages", "exposed_communication_by_group",
     "pipeline", "schema"};
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/render/text/quantity.h"
 #include "exec/executor.h"
 #include "exec/train/metrics.h"
 #include "kernels/random.h"
@@ -118,8 +119,8 @@ ProductChoices MeasuringSite::choose_products(exec::Executor& /*executor*/,
 }
 
 std::string describe(const Scene& scene) {
-  return fmt::format("{} rank{}, {} x {} tokens", scene.plan.gpus, scene.plan.gpus == 1 ? "" : "s",
-                     scene.plan.micro_batch, scene.plan.seq_len);
+  return fmt::format("{}, {} x {} tokens", counted(scene.plan.gpus, "rank"), scene.plan.micro_batch,
+                     scene.plan.seq_len);
 }
 
 std::vector<Scene> scenes_of(const Model& whole, const MeasuringSite& site, bool quick) {

@@ -8,7 +8,6 @@
 #include <ctime>
 #include <memory>
 #include <span>
-#include <utility>
 
 #include "cli/build_info.h"
 #include "cli/machine/machine.h"

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +17,8 @@
 #include <tuple>
 #include <utility>
 
+#include "cli/render/text/json_text.h"
+#include "cli/render/text/quantity.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/csv.h"
@@ -32,8 +35,7 @@ bool applies(const std::string& cloud, std::string_view of) {
   return cloud.empty() || cloud == of;
 }
 
-}  // namespace
-
+/// '*' stands for any letters; the whole word must match.
 bool matches_pattern(std::string_view pattern, std::string_view word) {
   std::size_t p = 0, w = 0, star = std::string_view::npos, resume = 0;
   while (w < word.size()) {
@@ -52,6 +54,8 @@ bool matches_pattern(std::string_view pattern, std::string_view word) {
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
 }
+
+}  // namespace
 
 CatalogNames CatalogNames::load() {
   const JsonFile document = JsonFile::load(profiles::data_dir() / "skypilot.json");
@@ -134,24 +138,9 @@ bool CatalogNames::prices_hosts_apart(std::string_view cloud) const {
                      [&](const Host& host) { return host.cloud == cloud; });
 }
 
-std::string CatalogNames::no_prices(std::string_view cloud) const {
-  const auto at = clouds_.find(cloud);
-  return at == clouds_.end() ? "" : at->second.no_prices;
-}
-
-double CatalogNames::sentinel(std::string_view cloud) const {
-  const auto at = clouds_.find(cloud);
-  return at == clouds_.end() ? 0 : at->second.sentinel;
-}
-
-bool CatalogNames::lists_commitments(std::string_view cloud) const {
-  const auto at = clouds_.find(cloud);
-  return at != clouds_.end() && at->second.commitments;
-}
-
-bool CatalogNames::tells_memory(std::string_view cloud) const {
-  const auto at = clouds_.find(cloud);
-  return at != clouds_.end() && at->second.memory;
+CatalogCloud CatalogNames::cloud_named(std::string_view name) const {
+  const auto at = clouds_.find(name);
+  return at == clouds_.end() ? CatalogCloud{} : at->second;
 }
 
 namespace {
@@ -233,13 +222,16 @@ std::string commitment_of(const CatalogRow& row, double highest) {
 class CloudReader {
  public:
   CloudReader(const CatalogNames& names, std::string cloud, std::string file, Catalog& catalog)
-      : names_(names), cloud_(std::move(cloud)), file_(std::move(file)), catalog_(catalog) {}
+      : names_(names),
+        cloud_(std::move(cloud)),
+        rules_(names.cloud_named(cloud_)),
+        file_(std::move(file)),
+        catalog_(catalog) {}
 
   void read(const CsvTable& table) {
-    const std::string no_prices = names_.no_prices(cloud_);
-    if (!no_prices.empty())
-      return leave_out(fmt::format("{}: {}", cloud_, no_prices), table.size());
-    const std::vector<CatalogRow> rows = rows_of(table, names_.sentinel(cloud_));
+    if (!rules_.no_prices.empty())
+      return leave_out(fmt::format("{}: {}", cloud_, rules_.no_prices), table.size());
+    const std::vector<CatalogRow> rows = rows_of(table, rules_.sentinel);
     for (const CatalogRow& row : rows) {
       if (row.accelerator.empty()) {
         hosts_[{row.instance, row.zone}] = &row;
@@ -270,7 +262,7 @@ class CloudReader {
     offer.region = row.region;
     offer.zone = row.zone;
     std::optional<double> price = row.price, spot = row.spot;
-    if (names_.lists_commitments(cloud_))
+    if (rules_.lists_commitments)
       offer.remark = commitment_of(row, highest_[{row.accelerator, count}]);
     if (row.instance.empty() && !add_host(row, offer, price, spot)) return;
     price = positive(price);
@@ -307,7 +299,7 @@ class CloudReader {
 
   void name(const CatalogRow& row, CatalogOffer& offer) const {
     CatalogMachine machine{cloud_, offer.instance, offer.accelerator, offer.count, std::nullopt};
-    if (names_.tells_memory(cloud_) && row.total_mib)
+    if (rules_.tells_memory && row.total_mib)
       machine.gpu_memory_mib = *row.total_mib / static_cast<double>(offer.count);
     offer.gpu = names_.gpu_of(machine);
     offer.cluster = names_.cluster_of(machine);
@@ -318,7 +310,9 @@ class CloudReader {
   }
 
   const CatalogNames& names_;
-  std::string cloud_, file_;
+  std::string cloud_;
+  CatalogCloud rules_;
+  std::string file_;
   Catalog& catalog_;
   std::map<std::pair<std::string, std::string>, const CatalogRow*> hosts_;  // instance, zone
   std::map<std::pair<std::string, double>, double> highest_;  // accelerator, count: its price
@@ -351,34 +345,14 @@ void read_pricing(const CsvTable& table, const std::string& cloud, const std::st
   }
 }
 
-}  // namespace
-
-Catalog read_catalog(const std::vector<std::string>& paths, const CatalogNames& names) {
-  Catalog catalog;
-  std::optional<std::chrono::sys_days> oldest;
-  for (const CatalogFile& file : catalog_files(paths)) {
-    const CsvTable table = CsvTable::load(file.path);
-    const std::string shown = file.path.string();
-    if (table.has_column("PricePerAccelerator")) {
-      read_pricing(table, file.cloud, shown, names, catalog);
-    } else {
-      CloudReader(names, file.cloud, shown, catalog).read(table);
-    }
-    catalog.files.push_back(shown);
-    if (!oldest || file.written < *oldest) oldest = file.written;
-  }
-  if (oldest) {
-    const std::chrono::year_month_day day(*oldest);
-    catalog.date =
-        fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
-                    static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
-  }
-  return catalog;
-}
-
-namespace {
-
 namespace fs = std::filesystem;
+
+/// The tables behind what stands on the command line.
+struct CatalogFile {
+  fs::path path;
+  std::string cloud;  // the folder that vms.csv is in, else the file's name
+  std::chrono::sys_days written;
+};
 
 bool is_table(const fs::path& path) {
   return path.filename() == "vms.csv" || path.filename() == "pricing.csv";
@@ -426,8 +400,7 @@ std::vector<CatalogFile> files_below(const fs::path& folder) {
   return files;
 }
 
-}  // namespace
-
+/// In the order of the paths, of a folder by cloud. Throws Error for a folder without tables.
 std::vector<CatalogFile> catalog_files(const std::vector<std::string>& paths) {
   std::vector<CatalogFile> files;
   for (const std::string& path : paths) {
@@ -439,6 +412,31 @@ std::vector<CatalogFile> catalog_files(const std::vector<std::string>& paths) {
     }
   }
   return files;
+}
+
+}  // namespace
+
+Catalog read_catalog(const std::vector<std::string>& paths, const CatalogNames& names) {
+  Catalog catalog;
+  std::optional<std::chrono::sys_days> oldest;
+  for (const CatalogFile& file : catalog_files(paths)) {
+    const CsvTable table = CsvTable::load(file.path);
+    const std::string shown = file.path.string();
+    if (table.has_column("PricePerAccelerator")) {
+      read_pricing(table, file.cloud, shown, names, catalog);
+    } else {
+      CloudReader(names, file.cloud, shown, catalog).read(table);
+    }
+    catalog.files.push_back(shown);
+    if (!oldest || file.written < *oldest) oldest = file.written;
+  }
+  if (oldest) {
+    const std::chrono::year_month_day day(*oldest);
+    catalog.date =
+        fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()),
+                    static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()));
+  }
+  return catalog;
 }
 
 namespace {
@@ -478,11 +476,10 @@ std::optional<ImportedPrice> imported(const Offers& offers, PriceKind kind) {
   result.price.usd_per_gpu_hour = quantile(prices, 0.5);
   result.price.range = {quantile(prices, few ? 0 : 0.25), quantile(prices, few ? 1 : 0.75)};
   result.price.range_source = few ? "the lowest and highest of them" : "the middle half of them";
-  result.price.origin.source =
-      one ? fmt::format("{}, median of {} {} of the SkyPilot catalog", clouds.front(),
-                        prices.size(), prices.size() == 1 ? "region" : "regions")
-          : fmt::format("median of {} clouds of the SkyPilot catalog ({})", clouds.size(),
-                        fmt::join(clouds, ", "));
+  result.price.origin.source = one ? fmt::format("{}, median of {} of the SkyPilot catalog",
+                                                 clouds.front(), counted(prices.size(), "region"))
+                                   : fmt::format("median of {} clouds of the SkyPilot catalog ({})",
+                                                 clouds.size(), fmt::join(clouds, ", "));
   return result;
 }
 
@@ -516,14 +513,13 @@ Json prices_json(const std::vector<PriceRow>& rows) {
 }
 
 Json offer_json(const CatalogOffer& offer) {
-  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
   Json json{{"cloud", offer.cloud},
             {"instance", offer.instance},
             {"accelerator", offer.accelerator},
             {"count", offer.count},
             {"region", offer.region},
             {"zone", offer.zone},
-            {"gpu", offer.gpu.empty() ? Json(nullptr) : Json(offer.gpu)},
+            {"gpu", text_or_null(offer.gpu)},
             {"on_demand_usd_per_gpu_hour", or_null(offer.on_demand)},
             {"spot_usd_per_gpu_hour", or_null(offer.spot)},
             {"lines", offer.lines}};
@@ -557,15 +553,13 @@ PriceTable price_table(const Catalog& catalog, const CatalogNames& names) {
 
 Json price_document(const Catalog& catalog, const PriceTable& table, const std::string& date,
                     const std::string& command) {
-  Json offers = Json::array();
-  for (const CatalogOffer& offer : catalog.offers) offers.push_back(offer_json(offer));
   Json document{{"schema", "shardwright.prices/1.0"}, {"date", date}};
   if (!command.empty()) document["command"] = command;
   document["clusters"] = prices_json(table.clusters);
   document["gpus"] = prices_json(table.gpus);
   document["left_out"] = catalog.left_out;
   document["files"] = catalog.files;
-  document["offers"] = std::move(offers);
+  document["offers"] = json_list(catalog.offers, offer_json);
   return document;
 }
 

@@ -16,9 +16,7 @@
 // * a count that is no whole number is a part of a GPU, which trains nothing.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -43,6 +41,13 @@ struct CatalogMachine {
   std::optional<double> gpu_memory_mib;  // of one GPU, where the cloud says it rightly
 };
 
+struct CatalogCloud {
+  std::string no_prices;           // why its numbers are no prices; empty where they are
+  double sentinel = 0;             // in a price column for "not sold here"; 0: nothing is
+  bool lists_commitments = false;  // prices for a commitment are among those on demand
+  bool tells_memory = false;       // GpuInfo holds the memory of all GPUs of the machine
+};
+
 class CatalogNames {
  public:
   /// The shipped file. Throws Error.
@@ -60,14 +65,8 @@ class CatalogNames {
   std::optional<std::string> host_of(std::string_view cloud, std::string_view accelerator,
                                      std::int64_t count) const;
   bool prices_hosts_apart(std::string_view cloud) const;
-  /// Why the numbers of a cloud are no prices; empty where they are.
-  std::string no_prices(std::string_view cloud) const;
-  /// What stands in a price column for "not sold here"; 0: nothing does.
-  double sentinel(std::string_view cloud) const;
-  /// Whether the cloud lists prices for a commitment among those on demand.
-  bool lists_commitments(std::string_view cloud) const;
-  /// Whether GpuInfo of the cloud holds the memory of all GPUs of the machine.
-  bool tells_memory(std::string_view cloud) const;
+  /// Of a cloud of which nothing is said, the usual.
+  CatalogCloud cloud_named(std::string_view name) const;
 
  private:
   struct Gpu {
@@ -81,19 +80,11 @@ class CatalogNames {
     std::string cloud, instance, accelerator;  // instance holds {n}
     std::int64_t count = 0;                    // 0: any
   };
-  struct Cloud {
-    std::string no_prices;
-    double sentinel = 0;
-    bool commitments = false, memory = false;
-  };
   std::vector<Gpu> gpus_;
   std::vector<OwnCluster> clusters_;
   std::vector<Host> hosts_;
-  std::map<std::string, Cloud, std::less<>> clouds_;
+  std::map<std::string, CatalogCloud, std::less<>> clouds_;
 };
-
-/// '*' stands for any letters; the whole word must match.
-bool matches_pattern(std::string_view pattern, std::string_view word);
 
 struct CatalogOffer {
   std::string cloud, file;
@@ -116,18 +107,6 @@ struct Catalog {
 /// Files and folders; a folder stands for every vms.csv and pricing.csv below it, of the newest
 /// version of the catalog (v7, v8, ..) of each cloud. Throws Error naming file, line and column.
 Catalog read_catalog(const std::vector<std::string>& paths, const CatalogNames& names);
-
-// The tables of the SkyPilot catalog behind what stands on the command line.
-
-struct CatalogFile {
-  std::filesystem::path path;
-  std::string cloud;  // the folder that vms.csv is in, else the file's name
-  std::chrono::sys_days written;
-};
-
-/// In the order of the paths, of a folder by cloud. Throws Error for a path that is not there and a
-/// folder without tables.
-std::vector<CatalogFile> catalog_files(const std::vector<std::string>& paths);
 
 // One price for each GPU and each cluster out of many offers, as a file that `size --prices` reads
 // (profiles/prices/price.h).

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/render/text/json_text.h"
 #include "cli/streams.h"
 #include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
@@ -106,15 +107,14 @@ class Drawing {
   }
 
   Json json() {
-    Json document{{"end_ns", whole_.length()}, {"processes", processes_}, {"lanes", Json::array()}};
-    for (const Lane& lane : lanes_) {
-      document["lanes"].push_back({{"process", lane.process},
-                                   {"name", lane.name},
-                                   {"role", lane.role},
-                                   {"spans", spans_json(lane)}});
-    }
-    document["operations"] = Json::array();
-    for (const Word* word : words_) document["operations"].push_back(*word);
+    Json document{{"end_ns", whole_.length()}, {"processes", processes_}};
+    document["lanes"] = json_list(lanes_, [&](const Lane& lane) -> Json {
+      return {{"process", lane.process},
+              {"name", lane.name},
+              {"role", lane.role},
+              {"spans", spans_json(lane)}};
+    });
+    document["operations"] = json_list(words_, [&](const Word* word) -> Json { return *word; });
     document["memory"] = memory_json();
     document["layer"] = Json::object();
     if (windows_) {

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "cli/render/prediction.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/why.h"
-#include "cli/text.h"
 
 namespace shardwright::cli {
 namespace {
@@ -40,12 +40,12 @@ std::string kernel_words(const sim::PartTimes& part) {
 std::string collective_words(const sim::PartTimes& part) {
   std::vector<std::string> words;
   if (part.gathers > 0) {
-    words.push_back(fmt::format("{} gather{} of {} in all", part.gathers,
-                                part.gathers == 1 ? "" : "s", duration(part.gathers_s)));
+    words.push_back(
+        fmt::format("{} of {} in all", counted(part.gathers, "gather"), duration(part.gathers_s)));
   }
   if (part.reductions > 0) {
-    words.push_back(fmt::format("{} reduction{} of {} in all", part.reductions,
-                                part.reductions == 1 ? "" : "s", duration(part.reductions_s)));
+    words.push_back(fmt::format("{} of {} in all", counted(part.reductions, "reduction"),
+                                duration(part.reductions_s)));
   }
   return fmt::format("{}", fmt::join(words, " and "));
 }
@@ -173,16 +173,9 @@ std::vector<std::string> explanation_sentences(const sim::Explanation& explanati
 
 std::string explanation_text(const sim::Explanation& explanation, const Terminal& out) {
   std::string text = heading(out, "What bounds it");
-  for (const std::string& sentence : explanation_sentences(explanation)) {
-    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
-  }
+  text += sentences_text(explanation_sentences(explanation), out);
   text += heading(out, "One change, predicted anew");
-  Table table({{"change"},
-               {"of"},
-               {"iteration", Align::kRight},
-               {"tokens/s", Align::kRight},
-               {"memory", Align::kRight},
-               {"fits"}});
+  Table table({"change", "of", right("iteration"), right("tokens/s"), right("memory"), "fits"});
   std::vector<std::string> software;
   for (const sim::Change& change : by_reach(explanation.changes)) {
     if (change.kind == sim::ChangeKind::kSoftware) {
@@ -190,16 +183,14 @@ std::string explanation_text(const sim::Explanation& explanation, const Terminal
                                      change.fits ? "" : " (does not fit)"));
       continue;
     }
-    table.add_row({change_words(change), std::string(name_of(change.kind)),
-                   duration(change.iteration_s), fmt::format("{:+.1f} %", 100 * change.gain),
-                   bytes(change.total_bytes),
+    table.add_row({change_words(change), name_of(change.kind), duration(change.iteration_s),
+                   fmt::format("{:+.1f} %", 100 * change.gain), bytes(change.total_bytes),
                    change.fits ? Cell("yes", Style::kGreen) : Cell("no", Style::kRed)});
   }
   text += table.render(out);
   if (software.empty()) return text;
-  const std::string others = fmt::format("Other software: {}.", fmt::join(software, ", "));
-  for (const std::string& line : wrap(others, out.columns)) text += line + "\n";
-  return text;
+  return text +
+         sentences_text({fmt::format("Other software: {}.", fmt::join(software, ", "))}, out);
 }
 
 Json explanation_json(const Model& model, const sim::Explanation& explanation) {
@@ -219,16 +210,15 @@ Json explanation_json(const Model& model, const sim::Explanation& explanation) {
                      {"gathers_s", part.gathers_s},
                      {"reductions_s", part.reductions_s}});
   }
-  Json changes = Json::array();
-  for (const sim::Change& change : by_reach(explanation.changes)) {
-    changes.push_back({{"change", change.what},
-                       {"of", name_of(change.kind)},
-                       {"also", change.also.empty() ? Json(nullptr) : Json(change.also)},
-                       {"iteration_time_s", change.iteration_s},
-                       {"tokens_per_s_gain", change.gain},
-                       {"total_bytes", change.total_bytes},
-                       {"fits", change.fits}});
-  }
+  Json changes = json_list(by_reach(explanation.changes), [&](const sim::Change& change) -> Json {
+    return {{"change", change.what},
+            {"of", name_of(change.kind)},
+            {"also", text_or_null(change.also)},
+            {"iteration_time_s", change.iteration_s},
+            {"tokens_per_s_gain", change.gain},
+            {"total_bytes", change.total_bytes},
+            {"fits", change.fits}};
+  });
   return {{"sentences", explanation_sentences(explanation)},
           {"tie_orders",
            {{"compute_first_s", explanation.base.time.iteration_s},

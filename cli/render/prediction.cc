@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,7 +16,7 @@
 #include "cli/render/sizing.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/sizing.h"
 #include "cli/render/words/why.h"
@@ -39,8 +38,8 @@ std::string rack_words(const sim::Job& inputs, const Plan& plan) {
   const std::int64_t each = rack_gpus(plan, inputs.profile.cluster);
   if (each == 0) return "";
   const std::int64_t racks = (plan.gpus - 1) / each + 1;
-  return fmt::format("{} rack{}, {} GPUs of {} in one NVLink domain\n", racks,
-                     racks == 1 ? "" : "s", each, racks == 1 ? "it" : "each");
+  return fmt::format("{}, {} GPUs of {} in one NVLink domain\n", counted(racks, "rack"), each,
+                     racks == 1 ? "it" : "each");
 }
 
 /// Where it is not the library's: empty where that is as one expects.
@@ -117,7 +116,7 @@ std::string share_of_peak(const sim::TimePrediction& time) {
 std::string speed_table(const sim::Job& inputs, const sim::Prediction& prediction,
                         const Terminal& out) {
   const sim::TimePrediction& time = prediction.time;
-  Table table({{""}, {"", Align::kLeft}, {"", Align::kLeft}});
+  Table table({"", left(""), left("")});
   table.add_row(
       {"iteration time", {duration(time.iteration_s), Style::kBold}, interval_words(time)});
   table.add_row({"tokens/s", fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)),
@@ -146,7 +145,7 @@ constexpr TimePart kTimeParts[] = {
 
 std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
   const sim::TimePrediction& time = prediction.time;
-  Table table({{""}, {"", Align::kRight}, {"", Align::kRight}, {""}});
+  Table table({"", right(""), right(""), ""});
   for (const TimePart& part : kTimeParts) {
     const double value = time.*part.seconds;
     if (value <= 0) continue;
@@ -184,7 +183,7 @@ std::string fit_words(const sim::MemoryPrediction& memory) {
 
 std::string memory_table(const sim::Prediction& prediction, const Terminal& out) {
   const sim::MemoryPrediction& memory = prediction.memory;
-  Table table({{""}, {"", Align::kRight}, {""}});
+  Table table({"", right(""), ""});
   for (int i = 0; i < kMemoryCategories; ++i) {
     const Bytes part = memory.breakdown_bytes[static_cast<std::size_t>(i)];
     if (part <= 0) continue;
@@ -222,7 +221,7 @@ std::string misfit_words(const sim::MemoryPrediction& memory, const Terminal& ou
 
 std::string origins_table(const sim::Job& inputs, const sim::Prediction& prediction,
                           const Terminal& out) {
-  Table table({{""}, {""}});
+  Table table({"", ""});
   for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
     table.add_row({origin.what, origin.words});
   return table.render(out);
@@ -255,14 +254,12 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
   std::string text = paint(out, Style::kBold, name_of(prediction.plan.strategy)) + ": " +
                      what_is_trained(inputs, prediction.plan, out) + "\n" +
                      misfit_words(prediction.memory, out);
-  for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
-    text += line + "\n";
+  text += sentences_text({software_sentence(inputs.profile)}, out);
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
   for (const std::string& sentence :
        {host_sentence(prediction), routing_sentence(inputs, prediction)}) {
-    if (sentence.empty()) continue;
-    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
+    if (!sentence.empty()) text += sentences_text({sentence}, out);
   }
   text += stages_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
@@ -272,9 +269,9 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
 
 std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
                             const Terminal& out) {
-  std::vector<Column> columns{{""}};
+  std::vector<Column> columns{""};
   for (const sim::Prediction& prediction : predictions) {
-    columns.push_back({std::string(name_of(prediction.plan.strategy)), Align::kRight});
+    columns.push_back(right(std::string(name_of(prediction.plan.strategy))));
   }
   Table table(std::move(columns));
   const auto row = [&](std::string title, const std::function<Cell(const sim::Prediction&)>& cell) {
@@ -303,7 +300,7 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
     if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
     row(part.name, [&](const auto& p) { return Cell(duration(p.time.*part.seconds)); });
   }
-  row("the step is", [](const auto& p) { return Cell(std::string(name_of(p.host.regime()))); });
+  row("the step is", [](const auto& p) { return Cell(name_of(p.host.regime())); });
   row("sent per GPU", [](const auto& p) { return Cell(bytes(p.communication.total())); });
   table.add_rule();
   for (int i = 0; i < kMemoryCategories; ++i) {
@@ -326,16 +323,14 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
                       Style::kRed);
   });
   std::string text = what_is_trained(inputs, predictions.front().plan, out) + "\n";
-  for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
-    text += line + "\n";
+  text += sentences_text({software_sentence(inputs.profile)}, out);
   text += table.render(out);
   text += fmt::format("MFU and HFU are of {} {}; intervals hold {:.0f} %.\n",
                       peak_words(predictions.front().time),
                       peak_type_words(inputs.profile.cluster.gpu, predictions.front().plan),
                       100 * predictions.front().time.interval_level);
-  for (const std::string& line :
-       wrap(foreign_strategy_sentence(predictions, inputs.profile.stack), out.columns))
-    text += line.empty() ? "" : line + "\n";
+  const std::string foreign = foreign_strategy_sentence(predictions, inputs.profile.stack);
+  if (!foreign.empty()) text += sentences_text({foreign}, out);
   text += "Where the numbers come from: predict with one of them says it.\n";
   return text + extrapolation_words(predictions);
 }
@@ -380,8 +375,7 @@ bool alike(const sim::StagePrediction& a, const sim::StagePrediction& b) {
          bytes(a.peak_reserved_bytes) == bytes(b.peak_reserved_bytes);
 }
 
-}  // namespace
-
+/// What nodes that are not equally fast add to the step.
 double variation_s(const sim::Prediction& prediction) {
   const sim::StagePrediction& s = busiest(prediction);
   const double parts =
@@ -390,19 +384,20 @@ double variation_s(const sim::Prediction& prediction) {
   return rest < 1e-9 * prediction.time.iteration_s ? 0 : rest;
 }
 
+}  // namespace
+
 std::string stages_text(const sim::Prediction& prediction, const Terminal& out) {
   const std::vector<sim::StagePrediction>& stages = prediction.stages;
   std::string text;
   if (stages.size() > 1) {
     text += heading(out, "Stages of the pipeline");
-    Table table(
-        {{"stage"}, {"layers"}, {"compute"}, {"waits for data"}, {"bubble"}, {"memory"}, {""}});
+    Table table({"stage", "layers", "compute", "waits for data", "bubble", "memory", ""});
     for (std::size_t i = 0; i < stages.size();) {
       std::size_t last = i;
       while (last + 1 < stages.size() && alike(stages[i], stages[last + 1])) ++last;
       const sim::StagePrediction& s = stages[i];
       table.add_row({stage_name(prediction, i, last),
-                     fmt::format("{}", s.layers),
+                     s.layers,
                      duration(s.compute_s),
                      duration(s.exposed_communication_s),
                      duration(s.bubble_s),
@@ -414,7 +409,7 @@ std::string stages_text(const sim::Prediction& prediction, const Terminal& out) 
     text += fmt::format("The bubble takes {} of the stages' time over {} micro-batches.\n",
                         percent(prediction.pipeline.bubble), prediction.pipeline.micro_batches);
   }
-  Table table({{"group"}, {"sent per GPU"}, {"waited for"}});
+  Table table({"group", "sent per GPU", "waited for"});
   int groups = 0;
   for (const auto& [group, name] : kGroups) {
     const double sent = sent_by(prediction, group);
@@ -438,20 +433,19 @@ void add_stages(const sim::Prediction& prediction, Json& document) {
   document["pipeline"] = {{"bubble", prediction.pipeline.bubble},
                           {"micro_batches", prediction.pipeline.micro_batches},
                           {"steady_state_after", prediction.pipeline.steady_state_after}};
-  Json stages = Json::array();
-  for (const sim::StagePrediction& s : prediction.stages) {
-    stages.push_back({{"stage", s.stage},
-                      {"layers", s.layers},
-                      {"time_s",
-                       {{"compute", s.compute_s},
-                        {"exposed_communication", s.exposed_communication_s},
-                        {"host", s.host_s},
-                        {"optimizer", s.optimizer_s},
-                        {"bubble", s.bubble_s}}},
-                      {"peak_allocated_bytes", s.peak_allocated_bytes},
-                      {"peak_reserved_bytes", s.peak_reserved_bytes},
-                      {"fits", s.fits}});
-  }
+  Json stages = json_list(prediction.stages, [&](const sim::StagePrediction& s) -> Json {
+    return {{"stage", s.stage},
+            {"layers", s.layers},
+            {"time_s",
+             {{"compute", s.compute_s},
+              {"exposed_communication", s.exposed_communication_s},
+              {"host", s.host_s},
+              {"optimizer", s.optimizer_s},
+              {"bubble", s.bubble_s}}},
+            {"peak_allocated_bytes", s.peak_allocated_bytes},
+            {"peak_reserved_bytes", s.peak_reserved_bytes},
+            {"fits", s.fits}};
+  });
   document["stages"] = std::move(stages);
 }
 
@@ -473,7 +467,7 @@ std::vector<Loss> losses_of(const sim::Prediction& prediction) {
 }
 
 std::string losses_text(const sim::Prediction& prediction, const Terminal& out) {
-  Table table({{"beside computing"}, {"time"}, {"of the step"}});
+  Table table({"beside computing", "time", "of the step"});
   for (const Loss& loss : losses_of(prediction)) {
     table.add_row(
         {loss.what, duration(loss.seconds), percent(loss.seconds / prediction.time.iteration_s)});
@@ -482,18 +476,14 @@ std::string losses_text(const sim::Prediction& prediction, const Terminal& out) 
 }
 
 Json losses_json(const sim::Prediction& prediction) {
-  Json parts = Json::array();
-  for (const Loss& loss : losses_of(prediction)) {
-    parts.push_back({{"what", loss.what},
-                     {"seconds", loss.seconds},
-                     {"share", loss.seconds / prediction.time.iteration_s}});
-  }
-  return parts;
+  return json_list(losses_of(prediction), [&](const Loss& loss) -> Json {
+    return {{"what", loss.what},
+            {"seconds", loss.seconds},
+            {"share", loss.seconds / prediction.time.iteration_s}};
+  });
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// What `size` counts for steps of this size, because it chooses them for the GPUs and not for the
 /// tokens.
@@ -520,7 +510,7 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
   const tuner::RunConditions& conditions = answer.conditions;
   std::string text =
       heading(out, fmt::format("The whole run, {} tokens", tokens_words(conditions.tokens)));
-  Table table({{""}, {"", Align::kRight}, {""}});
+  Table table({"", right(""), ""});
   table.add_row(
       {"steps alone", days_words(cost.ideal_days), cost.ideal_usd ? dollars(*cost.ideal_usd) : ""});
   table.add_row({"as published runs went",
@@ -556,10 +546,7 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
                   conditions.critical_words, tokens_taken_words(answer)));
   if (const auto kwh = answer.energy.kwh(answer.gpu, cost.gpu_hours))
     sentences.push_back(energy_words(answer.energy, answer.gpu, *kwh));
-  for (const std::string& sentence : sentences) {
-    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
-  }
-  return text;
+  return text + sentences_text(sentences, out);
 }
 
 Json whole_run_json(const WholeRunAnswer& answer) {
@@ -601,8 +588,6 @@ nlohmann::ordered_json jitter_json(const sim::Jitter& jitter) {
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json memory_json(const sim::MemoryPrediction& memory) {
   Json breakdown = Json::object();
@@ -648,14 +633,12 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
 }
 
 Json novelty_json(const profiles::Profile& profile, const sim::Prediction& prediction) {
-  Json json = Json::array();
-  for (const NoveltyWords& words : novelty_words(profile, prediction)) {
-    json.push_back({{"axis", words.axis},
-                    {"class", words.what},
-                    {"adds", words.adds},
-                    {"measure", words.measure}});
-  }
-  return json;
+  return json_list(novelty_words(profile, prediction), [&](const NoveltyWords& words) -> Json {
+    return {{"axis", words.axis},
+            {"class", words.what},
+            {"adds", words.adds},
+            {"measure", words.measure}};
+  });
 }
 
 }  // namespace

@@ -33,9 +33,6 @@ nlohmann::ordered_json comparison_json(const sim::Job& inputs,
 
 // Stages of a step, the pipeline's bubble, communication by group, and what the step loses.
 
-/// What nodes that are not equally fast add to the step.
-double variation_s(const sim::Prediction& prediction);
-
 /// A table of the stages and one of the groups, where there are several.
 std::string stages_text(const sim::Prediction& prediction, const Terminal& out);
 

@@ -11,7 +11,7 @@
 
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/sizing.h"
 #include "cli/render/words/why.h"
@@ -95,18 +95,15 @@ std::string wins_cell(const SizingReport& report, const Sized& option) {
 std::string options_table(const SizingReport& report, const std::vector<std::size_t>& indices,
                           Shown shown, const Terminal& out) {
   const SizingUnits units = units_of(report);
-  std::vector<Column> columns{{"cluster"},
-                              {"GPUs", Align::kRight},
-                              {units.time, Align::kRight},
-                              {"interval", Align::kRight},
-                              {units.money, Align::kRight}};
+  std::vector<Column> columns{"cluster", right("GPUs"), right(units.time), right("interval"),
+                              right(units.money)};
   if (shown == Shown::kPrices) {
-    columns.push_back({"USD/h", Align::kRight});
-    columns.push_back({"wins at", Align::kRight});
+    columns.push_back(right("USD/h"));
+    columns.push_back(right("wins at"));
   } else {
-    columns.push_back({"Mtok/s", Align::kRight});
+    columns.push_back(right("Mtok/s"));
   }
-  columns.push_back({"MFU", Align::kRight});
+  columns.push_back(right("MFU"));
   columns.push_back({"plan"});
   Table table(std::move(columns));
   const tuner::Goal& goal = report.goal;
@@ -118,7 +115,7 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
         report.choice.recommended == i                  ? Cell(name + " *", Style::kBold)
         : tuner::estimate_only(report.offer_of(option)) ? Cell(name + " ?")
                                                         : Cell(name),
-        fmt::format("{}", option.gpus()),
+        option.gpus(),
         goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
                   time_cell(option.cost.days, units)),
         interval_cell(option, units),
@@ -139,23 +136,15 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
 
 std::string scaling_table(const SizingReport& report, const Terminal& out) {
   const SizingUnits units = units_of(report);
-  Table table({{""},
-               {"GPUs", Align::kRight},
-               {units.time, Align::kRight},
-               {units.money, Align::kRight},
-               {"speed-up", Align::kRight},
-               {"ideal", Align::kRight},
-               {"tok/s/GPU", Align::kRight},
-               {"MFU", Align::kRight},
-               {"useful", Align::kRight},
-               {"plan"}});
+  Table table({"", right("GPUs"), right(units.time), right(units.money), right("speed-up"),
+               right("ideal"), right("tok/s/GPU"), right("MFU"), right("useful"), "plan"});
   const tuner::Scaling& scaling = *report.scaling;
   const auto add = [&](std::size_t i, const tuner::Growth* growth) {
     const Sized& option = report.option(i);
     const sim::TimePrediction& time = option.prediction.time;
     const bool knee = scaling.knee == i && (scaling.stops || scaling.batch_limit);
-    table.add_row({knee ? "knee" : "", fmt::format("{}", option.gpus()),
-                   time_cell(option.cost.days, units), money_cell(option.cost.usd, units),
+    table.add_row({knee ? "knee" : "", option.gpus(), time_cell(option.cost.days, units),
+                   money_cell(option.cost.usd, units),
                    growth == nullptr ? Cell("")
                                      : Cell(fmt::format("{:.2f}", growth->speedup),
                                             growth->pays() ? Style::kGreen : Style::kRed),
@@ -205,14 +194,6 @@ std::string chart(const SizingReport& report, const Terminal& out) {
   }
   if (report.choice.recommended) legend = "# recommended, " + legend;
   return drawn + legend + "\n";
-}
-
-std::string sentences_text(const std::vector<std::string>& sentences, const Terminal& out) {
-  std::string text;
-  for (const std::string& sentence : sentences) {
-    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
-  }
-  return text;
 }
 
 /// Clusters that the table leaves out, and why.
@@ -323,7 +304,6 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using tuner::Sized;
 
 Json price_json(const SizingReport& report, const tuner::Offer& offer) {
   const profiles::Price& price = offer.price;
@@ -333,7 +313,7 @@ Json price_json(const SizingReport& report, const tuner::Offer& offer) {
           {"range", price.range},
           {"range_source", price.range_source},
           {"source", price.origin.source},
-          {"date", price.origin.date.empty() ? Json(nullptr) : Json(price.origin.date)},
+          {"date", text_or_null(price.origin.date)},
           {"age_days", or_null(profiles::age_days(price.origin.date, report.today))}};
 }
 
@@ -357,16 +337,10 @@ Json plain_json(const std::optional<tuner::PlainPlan>& plain) {
 }
 
 Json published_json(const SizingReport& report) {
-  Json list = Json::array();
-  for (const profiles::WholeRun& run : report.published) {
-    list.push_back({{"id", run.id},
-                    {"tokens", run.tokens},
-                    {"gpu_hours", run.gpu_hours},
-                    {"gpu", run.gpu},
-                    {"gpus", or_null(run.gpus)},
-                    {"source", run.source}});
-  }
-  return list;
+  return json_list(report.published, [&](const profiles::WholeRun& run) -> Json {
+    return {{"id", run.id},   {"tokens", run.tokens},      {"gpu_hours", run.gpu_hours},
+            {"gpu", run.gpu}, {"gpus", or_null(run.gpus)}, {"source", run.source}};
+  });
 }
 
 Json option_json(const SizingReport& report, const Sized& option) {
@@ -431,14 +405,13 @@ Json scaling_json(const SizingReport& report) {
   if (!report.scaling || !report.scaling->knee) return nullptr;
   const tuner::Scaling& scaling = *report.scaling;
   const Sized& knee = report.option(*scaling.knee);
-  Json growth = Json::array();
-  for (const tuner::Growth& step : scaling.growth) {
-    growth.push_back({{"from_gpus", report.option(step.from).gpus()},
-                      {"to_gpus", report.option(step.to).gpus()},
-                      {"speedup", step.speedup},
-                      {"ideal", step.ideal},
-                      {"pays", step.pays()}});
-  }
+  Json growth = json_list(scaling.growth, [&](const tuner::Growth& step) -> Json {
+    return {{"from_gpus", report.option(step.from).gpus()},
+            {"to_gpus", report.option(step.to).gpus()},
+            {"speedup", step.speedup},
+            {"ideal", step.ideal},
+            {"pays", step.pays()}};
+  });
   Json causes = nullptr;
   if (scaling.causes) {
     const tuner::Causes& c = *scaling.causes;
@@ -480,19 +453,17 @@ Json savings_json(const SizingReport& report) {
 }
 
 Json break_even_json(const SizingReport& report) {
-  Json list = Json::array();
-  for (const tuner::BreakEven& entry : report.break_even) {
+  return json_list(report.break_even, [&](const tuner::BreakEven& entry) -> Json {
     const tuner::Offer& offer = report.offers[entry.offer];
-    list.push_back(
-        {{"cluster", offer.name},
-         {"gpus", report.option(entry.option).gpus()},
-         {"break_even_usd_per_gpu_hour", entry.usd_per_gpu_hour},
-         {"distance", or_null(entry.distance)},
-         {"shown_only", offer.shown_only},
-         {"usd_per_gpu_hour", offer.price.known() ? Json(offer.usd_per_gpu_hour) : Json(nullptr)},
-         {"price", price_json(report, offer)}});
-  }
-  return list;
+    return {
+        {"cluster", offer.name},
+        {"gpus", report.option(entry.option).gpus()},
+        {"break_even_usd_per_gpu_hour", entry.usd_per_gpu_hour},
+        {"distance", or_null(entry.distance)},
+        {"shown_only", offer.shown_only},
+        {"usd_per_gpu_hour", offer.price.known() ? Json(offer.usd_per_gpu_hour) : Json(nullptr)},
+        {"price", price_json(report, offer)}};
+  });
 }
 
 Json reached_json(const profiles::Production& production) {
@@ -505,9 +476,20 @@ Json reached_json(const profiles::Production& production) {
 }  // namespace
 
 Json sizing_json(const SizingReport& report) {
+  const auto told = [&](const Sized& option) { return option_json(report, option); };
+  const auto numbered = [&](std::size_t i) { return told(report.option(i)); };
+  const auto best = [&](std::size_t i) {
+    Json option = numbered(i);
+    option["recommended"] = report.choice.recommended == i;
+    return option;
+  };
+  const auto left_out = [&](const tuner::LeftOut& left) -> Json {
+    return {
+        {"cluster", report.offers[left.offer].name}, {"gpus", left.gpus}, {"reason", left.reason}};
+  };
   Json document{{"schema", "shardwright.sizing/1.0"},
-                {"options", Json::array()},
-                {"pareto", Json::array()},
+                {"options", json_list(report.sweep.options, told)},
+                {"pareto", json_list(report.choice.pareto, numbered)},
                 {"recommended", option_or_null(report, report.choice.recommended)},
                 {"recommended_is_safe", report.choice.safe},
                 {"smallest", option_or_null(report, report.choice.smallest)},
@@ -521,26 +503,12 @@ Json sizing_json(const SizingReport& report) {
                 {"fastest_in_budget", option_or_null(report, report.choice.fastest_in_budget)},
                 {"beyond_critical_batch", option_or_null(report, report.choice.beyond_critical)},
                 {"knee", scaling_json(report)},
-                {"left_out", Json::array()},
+                {"left_out", json_list(report.sweep.left_out, left_out)},
                 {"summary", summary_sentences(report)},
                 {"words", recommendation_sentences(report)},
-                {"best_of_each", Json::array()},
+                {"best_of_each", json_list(report.best_of_each, best)},
                 {"published", published_json(report)},
                 {"assumptions", assumption_sentences(report)}};
-  for (const Sized& option : report.sweep.options)
-    document["options"].push_back(option_json(report, option));
-  for (const std::size_t i : report.best_of_each) {
-    Json option = option_json(report, report.option(i));
-    option["recommended"] = report.choice.recommended == i;
-    document["best_of_each"].push_back(std::move(option));
-  }
-  for (const std::size_t i : report.choice.pareto)
-    document["pareto"].push_back(option_json(report, report.option(i)));
-  for (const tuner::LeftOut& left : report.sweep.left_out) {
-    document["left_out"].push_back({{"cluster", report.offers[left.offer].name},
-                                    {"gpus", left.gpus},
-                                    {"reason", left.reason}});
-  }
   document["considered"] = report.sweep.considered;
   document["simulated"] = report.sweep.simulated;
   document["seconds"] = report.sweep.seconds;

@@ -57,10 +57,9 @@ std::string tokens_words(double tokens);
 /// "7.86 M", "832 k".
 std::string hours_words(double hours);
 
-/// For whoever signs, at most five: what, how long, how much, the chance to miss, what flips it
-/// (words/summary.cc).
+/// For whoever signs, at most five: what, how long, how much, the chance to miss, what flips it.
 std::vector<std::string> summary_sentences(const SizingReport& report);
-/// What is behind them, see words/sizing.cc and words/money.cc.
+/// What is behind them.
 std::vector<std::string> detail_sentences(const SizingReport& report);
 /// Both.
 std::vector<std::string> recommendation_sentences(const SizingReport& report);

@@ -5,16 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/render/prediction.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
-#include "cli/text.h"
 #include "sim/core/plan_json.h"
 #include "tuner/search/space.h"
 
@@ -23,10 +21,6 @@ namespace shardwright::cli {
 namespace {
 
 constexpr std::size_t kParetoRows = 12;
-
-std::string wrapped(const std::string& text, const Terminal& out) {
-  return fmt::format("{}\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
-}
 
 std::string job_words(const TuningQuestion& question, const tuner::Tuning& tuning) {
   const sim::Job& inputs = question.job;
@@ -79,18 +73,13 @@ std::string flip_words(const tuner::Tuning& tuning, std::size_t plan) {
 
 std::string top_table(const TuningQuestion& question, const tuner::Tuning& tuning,
                       const Terminal& out) {
-  Table table({{"", Align::kRight},
-               {"plan", Align::kLeft},
-               {"step", Align::kRight},
-               {"tokens/s", Align::kRight},
-               {"memory", Align::kRight},
-               {"against the best", Align::kRight},
-               {"flips with", Align::kLeft}});
+  Table table({right(""), left("plan"), right("step"), right("tokens/s"), right("memory"),
+               right("against the best"), left("flips with")});
   for (std::size_t i = 0; i < tuning.top.size(); ++i) {
     const tuner::Found& found = tuning.top[i];
     const sim::Prediction& p = found.prediction;
     const double cost = found.score / tuning.top.front().score - 1;
-    table.add_row({fmt::format("{}", i + 1),
+    table.add_row({i + 1,
                    plan_words(found.plan()),
                    duration(p.time.iteration_s),
                    thousands(p.time.tokens_per_s),
@@ -122,9 +111,8 @@ std::string pareto_table(const tuner::Tuning& tuning, const Terminal& out) {
   const bool changes = std::any_of(tuning.pareto.begin(), tuning.pareto.end(), [](const auto& f) {
     return tuner::arithmetic_changes(f.plan()) > 0;
   });
-  std::vector<Column> columns{
-      {"tokens/s", Align::kRight}, {"memory left", Align::kRight}, {"plan", Align::kLeft}};
-  if (changes) columns.push_back({"changed arithmetic", Align::kLeft});
+  std::vector<Column> columns{right("tokens/s"), right("memory left"), left("plan")};
+  if (changes) columns.push_back(left("changed arithmetic"));
   Table table(std::move(columns));
   for (const tuner::Found* found : sample(tuning.pareto)) {
     const sim::Prediction& p = found->prediction;
@@ -142,11 +130,7 @@ std::string pareto_table(const tuner::Tuning& tuning, const Terminal& out) {
 
 std::string steps_table(const TuningQuestion& question, const tuner::Tuning& tuning,
                         const Terminal& out) {
-  Table table({{"knob", Align::kLeft},
-               {"from", Align::kLeft},
-               {"to", Align::kLeft},
-               {"memory", Align::kRight},
-               {"the step would be", Align::kLeft}});
+  Table table({left("knob"), left("from"), left("to"), right("memory"), left("the step would be")});
   for (const tuner::KnobStep& step : tuning.steps) {
     std::string knob = step.knob;
     if (step.freedom == tuner::Freedom::kFixed) knob += " (held)";
@@ -158,10 +142,8 @@ std::string steps_table(const TuningQuestion& question, const tuner::Tuning& tun
 
 std::string strategies_table(const TuningQuestion& question, const tuner::Tuning& tuning,
                              const Terminal& out) {
-  Table table({{"its best plan", Align::kLeft},
-               {"against the best", Align::kRight},
-               {"memory", Align::kRight},
-               {"what holds it back", Align::kLeft}});
+  Table table({left("its best plan"), right("against the best"), right("memory"),
+               left("what holds it back")});
   for (const tuner::OtherStrategy& other : tuning.others) {
     const sim::Prediction& p = other.best ? other.best->prediction : other.closest->prediction;
     table.add_row({plan_words(p.plan),
@@ -175,11 +157,8 @@ std::string strategies_table(const TuningQuestion& question, const tuner::Tuning
 
 std::string frameworks_table(const TuningQuestion& question, const tuner::Tuning& tuning,
                              const Terminal& out) {
-  Table table({{"--for", Align::kLeft},
-               {"its best plan", Align::kLeft},
-               {"tokens/s", Align::kRight},
-               {"memory", Align::kRight},
-               {"against the best", Align::kRight}});
+  Table table({left("--for"), left("its best plan"), right("tokens/s"), right("memory"),
+               right("against the best")});
   for (const FrameworkLine& line : question.frameworks) {
     if (!line.best) {
       if (line.refusal.empty())
@@ -212,14 +191,14 @@ std::string robustness_text(const tuner::Tuning& tuning, const TuningQuestion& q
                             const Terminal& out) {
   std::string text;
   for (const std::string& sentence : tuning_sentences(question, tuning)) {
-    if (sentence.starts_with("With ")) text += wrapped(sentence, out);
+    if (sentence.starts_with("With ")) text += paragraph(sentence, out);
   }
   return text;
 }
 
 std::string count_words(const tuner::Tuning& tuning) {
   const tuner::Counts& counts = tuning.counts;
-  const auto count = [](std::int64_t n) { return thousands(static_cast<double>(n)); };
+  const auto count = [](std::int64_t n) { return thousands(n); };
   if (tuning.model_parallel) {
     return fmt::format(
         "{} plans in {}: {} do not fit, {} cannot be better by the lower bound, {} were predicted "
@@ -239,19 +218,15 @@ std::string count_words(const tuner::Tuning& tuning) {
 std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tuning,
                         const Terminal& out) {
   std::vector<std::string> sentences = tuning_sentences(question, tuning);
-  std::string text = paint(out, Style::kRed, wrapped(sentences.front(), out));
-  text += wrapped(job_words(question, tuning), out);
+  std::string text = paint(out, Style::kRed, paragraph(sentences.front(), out));
+  text += paragraph(job_words(question, tuning), out);
   if (question.usual_length) text += *question.usual_length + "\n";
-  for (std::size_t i = 1; i < sentences.size(); ++i) text += wrapped(sentences[i], out);
+  for (std::size_t i = 1; i < sentences.size(); ++i) text += paragraph(sentences[i], out);
   const std::vector<tuner::Way>& ways = tuning.advice->ways;
   if (ways.empty()) return text;
   text += heading(out, "Ways to make it fit");
-  Table table({{"change", Align::kLeft},
-               {"flags", Align::kLeft},
-               {"then the best plan is", Align::kLeft},
-               {"step", Align::kRight},
-               {"GPU h a 10^9", Align::kRight},
-               {"memory", Align::kRight}});
+  Table table({left("change"), left("flags"), left("then the best plan is"), right("step"),
+               right("GPU h a 10^9"), right("memory")});
   for (const tuner::Way& way : ways) {
     table.add_row({way.what, way.flags, plan_words(way.plan.plan()),
                    duration(way.plan.prediction.time.iteration_s),
@@ -277,24 +252,25 @@ std::string given_words(const TuningQuestion& question, const tuner::Tuning& tun
 std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tuning,
                         const Terminal& out) {
   if (tuning.top.empty()) {
-    return advice_text(question, tuning, out) + "\n" + wrapped(count_words(tuning), out);
+    return advice_text(question, tuning, out) + "\n" + paragraph(count_words(tuning), out);
   }
   std::string text;
+  const auto add_apart = [&](const std::string& sentence) {
+    if (!sentence.empty()) text += "\n" + paragraph(sentence, out);
+  };
   if (tuning.stopped) {
     text += paint(out, Style::kYellow, "Interrupted: this is the best so far, not the optimum.");
     text += "\n";
   }
-  if (!tuning.stopped) text += wrapped(lead_sentence(question, tuning), out);
-  text += wrapped(job_words(question, tuning), out);
+  if (!tuning.stopped) text += paragraph(lead_sentence(question, tuning), out);
+  text += paragraph(job_words(question, tuning), out);
   if (question.usual_length) text += *question.usual_length + "\n";
-  text += wrapped("Searched for " + goal_words(question) + ".", out);
+  text += paragraph("Searched for " + goal_words(question) + ".", out);
   text += heading(out, "The best plan");
   text += prediction_text(question.job, tuning.top.front().prediction, out);
-  const std::string spare = spare_sentence(tuning, question.criteria.objective);
-  if (!spare.empty()) text += "\n" + wrapped(spare, out);
-  if (question.given) text += "\n" + wrapped(given_words(question, tuning), out);
-  if (const std::string packing = packing_sentence(question, tuning); !packing.empty())
-    text += "\n" + wrapped(packing, out);
+  add_apart(spare_sentence(tuning, question.criteria.objective));
+  if (question.given) add_apart(given_words(question, tuning));
+  add_apart(packing_sentence(question, tuning));
   if (!question.frameworks.empty()) {
     text += heading(out, "In your framework: the best that each can be told");
     text += frameworks_table(question, tuning, out);
@@ -311,24 +287,22 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
     text += heading(out, "Why: a size halved or doubled, the batch kept");
     for (auto&& sentences :
          {model_parallel_sentences(question, tuning), uncertainty_sentences(tuning)}) {
-      for (const std::string& sentence : sentences) text += wrapped(sentence, out);
+      for (const std::string& sentence : sentences) text += paragraph(sentence, out);
     }
   } else if (!tuning.steps.empty()) {
     text +=
         heading(out, "Why: one knob moved, all else equal") + steps_table(question, tuning, out);
   }
-  if (const std::string other = other_sentence(question, tuning); !other.empty())
-    text += "\n" + wrapped(other, out);
-  if (const std::string native = native_sentence(question, tuning); !native.empty())
-    text += "\n" + wrapped(native, out);
+  add_apart(other_sentence(question, tuning));
+  add_apart(native_sentence(question, tuning));
   if (!tuning.others.empty()) {
     text += heading(out, "Why not another strategy") + strategies_table(question, tuning, out);
-    text += alike_words(question).empty() ? "" : wrapped(alike_words(question), out);
+    text += alike_words(question).empty() ? "" : paragraph(alike_words(question), out);
   }
   if (tuning.robustness) {
     text += heading(out, "If the prediction is off") + robustness_text(tuning, question, out);
   }
-  return text + "\n" + wrapped(count_words(tuning), out);
+  return text + "\n" + paragraph(count_words(tuning), out);
 }
 
 namespace {
@@ -382,54 +356,46 @@ Json top_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
 }
 
 Json pareto_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
-  Json all = Json::array();
-  for (const tuner::Found& found : tuning.pareto) {
+  return json_list(tuning.pareto, [&](const tuner::Found& found) {
     const sim::MemoryPrediction& memory = found.prediction.memory;
     Json one = plan_and_prediction(inputs, found.prediction);
     one["headroom_bytes"] = memory.usable_bytes - memory.total_bytes;
     one["arithmetic_changes"] = tuner::arithmetic_changes(found.plan());
-    all.push_back(std::move(one));
-  }
-  return all;
+    return one;
+  });
 }
 
 Json knobs_json(const tuner::Tuning& tuning) {
-  Json all = Json::array();
-  for (const tuner::KnobStep& step : tuning.steps) {
-    all.push_back({{"knob", step.knob},
-                   {"from", step.from},
-                   {"to", step.to},
-                   {"freedom", name_of(step.freedom)},
-                   {"plan", plan_to_json(step.judgement.prediction.plan)},
-                   {"fits", step.judgement.fits},
-                   {"excess_bytes", step.judgement.excess_bytes},
-                   {"cost", step.cost}});
-  }
-  return all;
+  return json_list(tuning.steps, [&](const tuner::KnobStep& step) -> Json {
+    return {{"knob", step.knob},
+            {"from", step.from},
+            {"to", step.to},
+            {"freedom", name_of(step.freedom)},
+            {"plan", plan_to_json(step.judgement.prediction.plan)},
+            {"fits", step.judgement.fits},
+            {"excess_bytes", step.judgement.excess_bytes},
+            {"cost", step.cost}};
+  });
 }
 
 Json strategies_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
-  Json all = Json::array();
-  for (const tuner::OtherStrategy& other : tuning.others) {
+  return json_list(tuning.others, [&](const tuner::OtherStrategy& other) {
     Json one{{"strategy", shardwright::name_of(other.strategy)}, {"fits", other.best.has_value()}};
     one["cost"] = other.best ? Json(other.cost) : Json(nullptr);
     one["excess_bytes"] = other.best ? Json(nullptr) : Json(other.closest->excess_bytes);
     one.update(plan_and_prediction(
         inputs, other.best ? other.best->prediction : other.closest->prediction));
-    all.push_back(std::move(one));
-  }
-  return all;
+    return one;
+  });
 }
 
 Json robustness_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
-  Json all = Json::array();
-  if (!tuning.robustness) return all;
-  for (const tuner::Robustness::Case& in_case : tuning.robustness->cases) {
-    all.push_back({{"scenario", in_case.scenario},
-                   {"best", in_case.best ? plan_and_prediction(inputs, in_case.best->prediction)
-                                         : Json(nullptr)}});
-  }
-  return all;
+  if (!tuning.robustness) return Json::array();
+  return json_list(tuning.robustness->cases, [&](const tuner::Robustness::Case& in_case) -> Json {
+    return {{"scenario", in_case.scenario},
+            {"best",
+             in_case.best ? plan_and_prediction(inputs, in_case.best->prediction) : Json(nullptr)}};
+  });
 }
 
 /// Why plans are not among the answers.
@@ -461,21 +427,18 @@ sim::Job job_of_native(sim::Job inputs, const tuner::NativePlan& native) {
 }
 
 Json ways_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
-  Json all = Json::array();
-  if (!tuning.advice) return all;
-  for (const tuner::Way& way : tuning.advice->ways) {
+  if (!tuning.advice) return Json::array();
+  return json_list(tuning.advice->ways, [&](const tuner::Way& way) {
     Json one{
         {"change", way.what}, {"flags", way.flags}, {"gpu_seconds_per_token", way.gpu_s_per_token}};
     one.update(plan_and_prediction(inputs, way.plan.prediction));
-    all.push_back(std::move(one));
-  }
-  return all;
+    return one;
+  });
 }
 
 /// What each framework can be told at best; of those that have a plan at all.
 Json frameworks_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
-  Json all = Json::array();
-  for (const FrameworkLine& line : question.frameworks) {
+  return json_list(question.frameworks, [&](const FrameworkLine& line) {
     Json one{{"framework", line.name}};
     if (line.best) {
       const sim::Prediction& p = line.best->prediction;
@@ -490,9 +453,8 @@ Json frameworks_json(const TuningQuestion& question, const tuner::Tuning& tuning
       one["plan"] = nullptr;
       one["refusal"] = line.refusal.empty() ? "nothing that it can be told fits" : line.refusal;
     }
-    all.push_back(std::move(one));
-  }
-  return all;
+    return one;
+  });
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/render/tuning_file.h"
 
-#include <string_view>
-
 #include "sim/core/base/json_file.h"
 #include "sim/core/plan_json.h"
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/render/text/quantity.h"
 #include "exec/train/data/mapped_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
@@ -200,14 +201,6 @@ std::vector<std::string> moved_facts(const RunOptions& options, const exec::Chec
   return sentences;
 }
 
-namespace {
-
-std::string parts_text(std::int64_t parts) {
-  return fmt::format("{} part{}", parts, parts == 1 ? "" : "s");
-}
-
-}  // namespace
-
 bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
   const std::int64_t before = resumed.manifest().plan.feature_parts();
   if (options.plan.sum_features > 0 || options.plan.feature_parts() == before) return false;
@@ -221,7 +214,7 @@ bool keep_sum_shape(RunOptions& options, const exec::Checkpoint& resumed) {
   options.plan = kept;
   options.notes.push_back(
       fmt::format("sums over features have {} as in {}; --sum-shape gives others",
-                  parts_text(before), resumed.folder().string()));
+                  counted(before, "part"), resumed.folder().string()));
   return true;
 }
 
@@ -240,7 +233,7 @@ std::vector<std::string> resume_notes(const RunOptions& options, const exec::Che
     notes.push_back(
         fmt::format("sums over features have {} from here on, up to the checkpoint they had {}: "
                     "results are equal but for rounding; --sum-shape gives others",
-                    parts_text(now.feature_parts()), before.feature_parts()));
+                    counted(now.feature_parts(), "part"), before.feature_parts()));
   }
   if (options.model.tied_head && now.use_parts() != before.use_parts()) {
     const bool apart = now.use_parts() > 1;

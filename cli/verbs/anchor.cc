@@ -4,13 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "cli/flags/plan_flags.h"
 #include "cli/render/measured/calibration.h"
 #include "cli/render/text/json_text.h"
-#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/ledger/ledger.h"
 #include "profiles/uncertainty/uncertainty.h"
@@ -30,16 +27,14 @@ class AnchorVerb : public Verb {
 
   void declare_flags(Command& command) override {
     flags_.declare(command);
-    command.add("--log", log_, "what the trainer printed: " + profiles::step_log_kinds())
-        .type_name("FILE");
+    command.add_file("--log", log_, "what the trainer printed: " + profiles::step_log_kinds());
     command.add("--step-time", step_time_, "seconds of a step, where there is no log", {1e-6, 1e6});
     command.add("--skip", skip_, "steps at the beginning of the log that do not count (default: 5)",
                 {0, 1 << 30});
-    command.add("--out", out_, "write the profile, which --cluster takes").type_name("FILE");
-    command
-        .add("--ledger", ledger_,
-             "instead: how far one step carries, over the series of published runs of a table")
-        .type_name("FILE");
+    command.add_file("--out", out_, "write the profile, which --cluster takes");
+    command.add_file(
+        "--ledger", ledger_,
+        "instead: how far one step carries, over the series of published runs of a table");
     command.add("--json", json_, "print one JSON document");
   }
 

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/render/measured/calibration.h"
@@ -32,13 +31,11 @@ class CalibrateVerb : public Verb {
     files("--nccl-tests", logs_, "output of nccl-tests");
     command.add("--base", base_, "the profile to start from: a cluster's name or file")
         .type_name("PROFILE");
-    command.add("--out", out_, "write the calibrated profile").type_name("FILE");
+    command.add_file("--out", out_, "write the calibrated profile");
     command.add("--stack", stack_, "the framework that was traced, if not this program")
         .type_name("NAME");
-    command
-        .add("--stack-out", stack_out_,
-             "write the framework that a PyTorch trace shows; needs --model")
-        .type_name("FILE");
+    command.add_file("--stack-out", stack_out_,
+                     "write the framework that a PyTorch trace shows; needs --model");
     command.add("--model", model_, "what was trained, for traces that do not say")
         .type_name("NAME|PATH");
     command.add("--gpus-per-node", gpus_per_node_, "of the traced job; of the base, unless given");

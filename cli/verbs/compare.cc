@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,7 +9,7 @@
 #include "cli/render/measured/trace_comparison.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "sim/trace/step_trace.h"
@@ -41,7 +40,7 @@ class CompareVerb : public Verb {
     command.add("MEASURED", measured_, "the trace of run --trace").required();
     command.add("--tolerance", tolerance_,
                 "exit with 6 when the step time is off by more than this fraction", {0, 1e6});
-    command.add("--out", out_, "write both into one Chrome trace").type_name("FILE").writes();
+    command.add_file("--out", out_, "write both into one Chrome trace").writes();
     command.add("--rank", rank_, "compare this rank, not the median of all", {0, 1 << 24});
     command.add("--top", top_, "operations to list", {0, 1'000'000});
     command.add("--json", json_, "print one JSON document");
@@ -101,10 +100,7 @@ class CompareVerb : public Verb {
     print_notes(comparison);
     if (top_ == 0 || comparison.operations.empty()) return;
     fmt::print(results(), "{}", heading(out, "Largest differences, operation by operation"));
-    Table operations({{"operation"},
-                      {"predicted", Align::kRight},
-                      {"measured", Align::kRight},
-                      {"difference", Align::kRight}});
+    Table operations({"operation", right("predicted"), right("measured"), right("difference")});
     for (const ComparedOperation& o : top_operations(comparison, top_)) {
       operations.add_row({o.name, quantity(o.predicted_s, "s"), quantity(o.measured_s, "s"),
                           difference_text(o.measured_s, o.predicted_s)});
@@ -115,11 +111,11 @@ class CompareVerb : public Verb {
   static void print_causes(const TraceComparison& comparison, const Terminal& out) {
     if (comparison.difference_s() == 0) return;
     fmt::print(results(), "{}", heading(out, "Where the difference comes from"));
-    Table causes({{"cause"}, {"difference", Align::kRight}, {"of the error", Align::kRight}});
+    Table causes({"cause", right("difference"), right("of the error")});
     for (std::size_t i = 0; i < kCauses; ++i) {
       const double seconds = comparison.causes_s[i];
       if (std::abs(comparison.share(seconds)) < 0.0005) continue;
-      causes.add_row({std::string(name_of(static_cast<sim::Cause>(i))), signed_time(seconds),
+      causes.add_row({name_of(static_cast<sim::Cause>(i)), signed_time(seconds),
                       share_text(comparison, seconds)});
     }
     fmt::print(results(), "{}", causes.render(out));
@@ -127,14 +123,10 @@ class CompareVerb : public Verb {
 
   static void print_classes(const TraceComparison& comparison, const Terminal& out) {
     fmt::print(results(), "{}", heading(out, "By phase and class of operations"));
-    Table classes({{""},
-                   {"operations"},
-                   {"predicted", Align::kRight},
-                   {"measured", Align::kRight},
-                   {"difference", Align::kRight},
-                   {"of the error", Align::kRight}});
+    Table classes({"", "operations", right("predicted"), right("measured"), right("difference"),
+                   right("of the error")});
     const auto add = [&](const std::string& title, const ComparedClass& c) {
-      classes.add_row({title, fmt::format("{}", c.operations), quantity(c.predicted_s, "s"),
+      classes.add_row({title, c.operations, quantity(c.predicted_s, "s"),
                        quantity(c.measured_s, "s"), difference_text(c.measured_s, c.predicted_s),
                        share_text(comparison, c.exposed_difference_s)});
     };
@@ -150,16 +142,16 @@ class CompareVerb : public Verb {
       add(fmt::format("{} {}", name_of(c.phase), name_of(*c.kind)), c);
     }
     classes.add_rule();
-    classes.add_row({"all operations", fmt::format("{}", comparison.operations.size()),
-                     quantity(predicted, "s"), quantity(measured, "s"),
-                     difference_text(measured, predicted), share_text(comparison, exposed)});
+    classes.add_row({"all operations", comparison.operations.size(), quantity(predicted, "s"),
+                     quantity(measured, "s"), difference_text(measured, predicted),
+                     share_text(comparison, exposed)});
     fmt::print(results(), "{}", classes.render(out));
   }
 
   static void print_medians(const char* side, std::int64_t ranks, std::int64_t steps) {
     if (ranks == 1 && steps == 1) return;
-    fmt::print(results(), "{}: medians of {} rank{} and {} step{}.\n", side, ranks,
-               ranks == 1 ? "" : "s", steps, steps == 1 ? "" : "s");
+    fmt::print(results(), "{}: medians of {} and {}.\n", side, counted(ranks, "rank"),
+               counted(steps, "step"));
   }
 
   static void print_notes(const TraceComparison& comparison) {

@@ -8,15 +8,15 @@
 #include "cli/machine/execution.h"
 #include "cli/machine/machine.h"
 #include "cli/render/text/json_text.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/terminal.h"
 #include "cli/verbs/verbs.h"
-#include "sim/core/units.h"
 
 namespace shardwright::cli {
 namespace {
 
 std::string gibibytes(Bytes bytes) {
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
+  return fmt::format("{:.1f} GiB", gib(bytes));
 }
 
 // Everything that doctor found out.
@@ -28,10 +28,6 @@ struct Findings {
   DeviceChoice device{};
   CudaParts cuda{};
 };
-
-nlohmann::ordered_json text_or_null(const std::string& text) {
-  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
-}
 
 nlohmann::ordered_json as_json(const Findings& found) {
   nlohmann::ordered_json document{{"schema", "shardwright.doctor/1.0"},
@@ -50,24 +46,22 @@ nlohmann::ordered_json as_json(const Findings& found) {
                          {"memory_bytes", found.machine.memory_bytes},
                          {"container", found.machine.in_container},
                          {"nvidia_pci_devices", found.machine.nvidia_devices}};
-  document["components"] = nlohmann::ordered_json::array();
-  for (const Component& component : found.machine.components) {
-    document["components"].push_back({{"key", component.key},
-                                      {"title", component.title},
-                                      {"present", component.present},
-                                      {"version", text_or_null(component.version)},
-                                      {"detail", component.detail}});
-  }
-  document["gpus"] = nlohmann::ordered_json::array();
-  for (const InstalledGpu& gpu : found.machine.gpus) {
-    document["gpus"].push_back({{"name", gpu.name},
-                                {"memory_bytes", gpu.memory_bytes},
-                                {"compute_capability", gpu.compute_capability},
-                                {"multiprocessors", gpu.multiprocessors}});
-  }
-  document["peer_access"] = found.machine.peer_access
-                                ? nlohmann::ordered_json(*found.machine.peer_access)
-                                : nlohmann::ordered_json(nullptr);
+  document["components"] = json_list(found.machine.components,
+                                     [&](const Component& component) -> nlohmann::ordered_json {
+                                       return {{"key", component.key},
+                                               {"title", component.title},
+                                               {"present", component.present},
+                                               {"version", text_or_null(component.version)},
+                                               {"detail", component.detail}};
+                                     });
+  document["gpus"] =
+      json_list(found.machine.gpus, [&](const InstalledGpu& gpu) -> nlohmann::ordered_json {
+        return {{"name", gpu.name},
+                {"memory_bytes", gpu.memory_bytes},
+                {"compute_capability", gpu.compute_capability},
+                {"multiprocessors", gpu.multiprocessors}};
+      });
+  document["peer_access"] = or_null(found.machine.peer_access);
   document["run"] = {{"device", name_of(found.device.kind)}, {"why", found.device.why}};
   if (!found.cuda.attention.empty()) {
     document["run"]["cuda"] = {{"attention", found.cuda.attention},
@@ -75,18 +69,18 @@ nlohmann::ordered_json as_json(const Findings& found) {
                                {"products", found.cuda.products},
                                {"communicator", found.cuda.communicator}};
   }
-  document["capabilities"] = nlohmann::ordered_json::array();
-  for (const Capability& capability : found.capabilities) {
-    document["capabilities"].push_back({{"name", capability.name},
-                                        {"available", capability.available},
-                                        {"reason", text_or_null(capability.reason)}});
-  }
-  document["install"] = nlohmann::ordered_json::array();
-  for (const Advice& advice : found.advice) {
-    document["install"].push_back({{"component", advice.component},
-                                   {"command", text_or_null(advice.command)},
-                                   {"note", text_or_null(advice.note)}});
-  }
+  document["capabilities"] =
+      json_list(found.capabilities, [&](const Capability& capability) -> nlohmann::ordered_json {
+        return {{"name", capability.name},
+                {"available", capability.available},
+                {"reason", text_or_null(capability.reason)}};
+      });
+  document["install"] =
+      json_list(found.advice, [&](const Advice& advice) -> nlohmann::ordered_json {
+        return {{"component", advice.component},
+                {"command", text_or_null(advice.command)},
+                {"note", text_or_null(advice.note)}};
+      });
   return document;
 }
 
@@ -103,8 +97,7 @@ void print_text(const Findings& found, const Terminal& out) {
              gibibytes(found.machine.memory_bytes));
 
   heading("What is here");
-  Table components(
-      {{"component"}, {"found"}, {"version", Align::kLeft}, {"where, or why not", Align::kLeft}});
+  Table components({"component", "found", left("version"), left("where, or why not")});
   for (const Component& component : found.machine.components) {
     components.add_row(
         {component.title, yes_or_no(component.present), component.version, component.detail});
@@ -113,11 +106,11 @@ void print_text(const Findings& found, const Terminal& out) {
 
   if (!found.machine.gpus.empty()) {
     heading("GPUs");
-    Table gpus({{"#"}, {"name"}, {"memory"}, {"compute capability"}, {"SMs"}});
+    Table gpus({"#", "name", "memory", "compute capability", "SMs"});
     for (std::size_t i = 0; i < found.machine.gpus.size(); ++i) {
       const InstalledGpu& gpu = found.machine.gpus[i];
-      gpus.add_row({fmt::format("{}", i), gpu.name, gibibytes(gpu.memory_bytes),
-                    gpu.compute_capability, fmt::format("{}", gpu.multiprocessors)});
+      gpus.add_row(
+          {i, gpu.name, gibibytes(gpu.memory_bytes), gpu.compute_capability, gpu.multiprocessors});
     }
     fmt::print(results(), "{}", gpus.render(out));
     if (found.machine.peer_access == false) {
@@ -127,7 +120,7 @@ void print_text(const Findings& found, const Terminal& out) {
   }
 
   heading("What that allows");
-  Table allowed({{""}, {""}, {""}});
+  Table allowed({"", "", ""});
   std::vector<std::string> calculating;
   for (const Capability& capability : found.capabilities) {
     if (capability.calculates) calculating.push_back(capability.name);
@@ -140,7 +133,7 @@ void print_text(const Findings& found, const Terminal& out) {
   fmt::print(results(), "{}", allowed.render(out));
 
   heading("What run uses unless told otherwise");
-  Table used({{""}, {""}});
+  Table used({"", ""});
   used.add_row({"device", fmt::format("{} ({})", name_of(found.device.kind), found.device.why)});
   if (!found.cuda.attention.empty()) {
     const std::string& lacks = found.cuda.attention_lacks;
@@ -154,7 +147,7 @@ void print_text(const Findings& found, const Terminal& out) {
 
   if (found.advice.empty()) return;
   heading("To install what is missing");
-  Table install({{""}, {""}, {""}});
+  Table install({"", "", ""});
   for (const Advice& advice : found.advice)
     install.add_row({advice.title, advice.command, advice.note});
   fmt::print(results(), "{}", install.render(out));

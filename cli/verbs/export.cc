@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,12 +12,10 @@
 #include "cli/export/told.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/memory/predicted_snapshot.h"
-#include "cli/render/measured/trainer_file.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
-#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/profile.h"
 #include "sim/core/base/atomic_file.h"
@@ -31,10 +28,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string need_words(const sim::Prediction& prediction) {
-  return fmt::format(
-      "{} a step and {} of {} GiB of memory", duration(prediction.time.iteration_s),
-      fmt::format("{:.1f}", static_cast<double>(prediction.memory.total_bytes) / (1 << 30)),
-      fmt::format("{:.1f}", static_cast<double>(prediction.memory.usable_bytes) / (1 << 30)));
+  return fmt::format("{} a step and {} of memory", duration(prediction.time.iteration_s),
+                     needed_words(prediction.memory));
 }
 
 class ExportVerb : public Verb {
@@ -54,9 +49,7 @@ class ExportVerb : public Verb {
              "the trainer whose settings to write, or predicted memory for PyTorch's viewer")
         .type_name(fmt::format("{}", fmt::join(names, "|")))
         .required();
-    command.add("--out", out_, "write the settings into a file (default: to stdout)")
-        .type_name("FILE")
-        .writes();
+    command.add_file("--out", out_, "write the settings into a file (default: to stdout)").writes();
     command.add("--json", json_, "print one JSON document with settings and remarks");
   }
 
@@ -65,11 +58,7 @@ class ExportVerb : public Verb {
     const Trainer& trainer = trainer_named(format_);
     const sim::Job inputs = resolve(flags_);
     tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
-    if (inputs.plans.size() != 1) {
-      throw Error(fmt::format("--strategy names {} strategies, but export takes one.",
-                              inputs.plans.size()));
-    }
-    const Plan& plan = inputs.plans.front();
+    const Plan& plan = only_plan(inputs, name());
     const sim::Prediction planned = sim::predict(inputs.model, inputs.profile, plan);
     const TrainerSettings settings = trainer.settings(inputs, plan);
     const AsRun as_run = predict_as_run(inputs, settings);
@@ -128,8 +117,7 @@ class ExportVerb : public Verb {
   void tell(const Terminal& err, const TrainerSettings& settings,
             const std::vector<std::string>& predicted) const {
     const auto print = [&](const std::string& text) {
-      for (const std::string& line : wrap(printable(text, err.utf8), err.columns))
-        fmt::print(messages(), "{}\n", line);
+      fmt::print(messages(), "{}", paragraph(text, err));
     };
     for (const Remark& remark : settings.remarks) {
       if (remark.lost) print("Not expressed: " + remark_text(remark));
@@ -140,11 +128,9 @@ class ExportVerb : public Verb {
 
   void print_json(const Trainer& trainer, const TrainerSettings& settings, const std::string& text,
                   const AsRun& as_run) const {
-    Json remarks = Json::array();
-    for (const Remark& remark : settings.remarks) {
-      remarks.push_back(
-          {{"knob", remark.knob}, {"sentence", remark.sentence}, {"expressed", !remark.lost}});
-    }
+    Json remarks = json_list(settings.remarks, [&](const Remark& remark) -> Json {
+      return {{"knob", remark.knob}, {"sentence", remark.sentence}, {"expressed", !remark.lost}};
+    });
     Json run{{"plan", plan_to_json(settings.as_run)}, {"set", as_run.inputs.overrides}};
     run["prediction"] =
         as_run.prediction ? prediction_json(as_run.inputs, *as_run.prediction) : Json(nullptr);
@@ -152,7 +138,7 @@ class ExportVerb : public Verb {
     const Json document{{"schema", "shardwright.export/1.0"},
                         {"format", trainer.name},
                         {"settings", text},
-                        {"out", out_.empty() ? Json(nullptr) : Json(out_)},
+                        {"out", text_or_null(out_)},
                         {"remarks", std::move(remarks)},
                         {"as_run", std::move(run)}};
     fmt::print(results(), "{}\n", json_text(document));

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -16,10 +15,10 @@
 #include "cli/render/prediction.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
-#include "cli/verbs/outward.h"
+#include "cli/verbs/verbs.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
@@ -55,10 +54,7 @@ std::string key_of(const ImportedConfig& config, const std::string& knob) {
 }
 
 std::string memory_of(const sim::Prediction& prediction) {
-  return fmt::format("{:.1f} of {:.1f} GiB, {}",
-                     static_cast<double>(prediction.memory.total_bytes) / (1 << 30),
-                     static_cast<double>(prediction.memory.usable_bytes) / (1 << 30),
-                     name_of(prediction.memory.verdict));
+  return fmt::format("{}, {}", needed_words(prediction.memory), name_of(prediction.memory.verdict));
 }
 
 std::string change_words(const ImportedConfig& config, const KnobChange& change) {
@@ -85,9 +81,7 @@ class ImportConfigVerb : public Verb {
         .type_name(
             "torchtitan|axolotl|llama-factory|unsloth|torchtune|accelerate|deepspeed|megatron");
     command.add("--fix", fix_, "print the smallest change that makes it fit");
-    command.add("--out", out_, "write the plan, for predict --plan and others")
-        .type_name("FILE")
-        .writes();
+    command.add_file("--out", out_, "write the plan, for predict --plan and others").writes();
     command.add("--json", json_, "print one JSON document");
   }
 
@@ -154,10 +148,7 @@ class ImportConfigVerb : public Verb {
       fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_moe());
     document.plan = plan_of(config, gpus, model.layers, file_);
     import.job = resolve_onto(flags_, document);
-    if (import.job.plans.size() != 1) {
-      throw Error(fmt::format("--strategy names {} strategies, but import-config takes one.",
-                              import.job.plans.size()));
-    }
+    only_plan(import.job, name());
     return import;
   }
 
@@ -217,13 +208,11 @@ class ImportConfigVerb : public Verb {
 
   void show(const Import& import, const Terminal& out) const {
     const auto say = [&](const std::string& text) {
-      for (const std::string& line : wrap(printable(text, out.utf8), out.columns))
-        fmt::print(results(), "{}\n", line);
+      fmt::print(results(), "{}", paragraph(text, out));
     };
     const ImportedConfig& config = import.config;
-    Table table({{fmt::format("{} setting", import.format->title), Align::kLeft},
-                 {"value", Align::kLeft},
-                 {"read as", Align::kLeft}});
+    Table table(
+        {left(fmt::format("{} setting", import.format->title)), left("value"), left("read as")});
     for (const TakenSetting& taken : config.taken)
       table.add_row({printable(taken.key, out.utf8), printable(taken.value, out.utf8),
                      printable(taken.meaning, out.utf8)});
@@ -232,9 +221,8 @@ class ImportConfigVerb : public Verb {
     for (const LeftSetting& left : config.not_taken)
       say(fmt::format("Not taken: {} = {}: {}.", left.key, left.value, left.why));
     if (config.passed_over > 0)
-      say(fmt::format(
-          "Passed over: {} of data, logs and the like.",
-          config.passed_over == 1 ? "1 setting" : fmt::format("{} settings", config.passed_over)));
+      say(fmt::format("Passed over: {} of data, logs and the like.",
+                      counted(config.passed_over, "setting")));
     say(fmt::format("Plan: {} on {} x {}: {}.", import.job.model_name, import.plan().gpus,
                     import.job.profile.cluster.gpu.id, plan_words(import.plan())));
     if (import.prediction) say("Predicted: " + cost_of(*import.prediction) + ".");
@@ -274,12 +262,12 @@ class ImportConfigVerb : public Verb {
     if (!import.prediction) json["refusal"] = import.refusal;
     json["fix"] = nullptr;
     if (import.fix) {
-      Json changes = Json::array();
-      for (const KnobChange& change : import.fix->changes)
-        changes.push_back({{"knob", change.knob},
-                           {"key", key_of(config, change.knob)},
-                           {"from", change.from},
-                           {"to", change.to}});
+      Json changes = json_list(import.fix->changes, [&](const KnobChange& change) -> Json {
+        return {{"knob", change.knob},
+                {"key", key_of(config, change.knob)},
+                {"from", change.from},
+                {"to", change.to}};
+      });
       json["fix"] = {{"changes", std::move(changes)},
                      {"plan", plan_to_json(import.fix->prediction.plan)},
                      {"prediction", prediction_json(import.job, import.fix->prediction)}};

@@ -14,10 +14,10 @@
 #include "cli/flags/plan_flags.h"
 #include "cli/memory/seen_memory.h"
 #include "cli/render/text/json_text.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
-#include "cli/text.h"
-#include "cli/verbs/outward.h"
+#include "cli/verbs/verbs.h"
 #include "sim/core/plan_json.h"
 #include "sim/predict.h"
 #include "sim/uncertainty/intervals.h"
@@ -28,7 +28,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string gib_words(Bytes bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+  return fmt::format("{:.2f} GiB", gib(bytes));
 }
 
 /// What was seen beside what is predicted of the same plan.
@@ -148,11 +148,10 @@ class ImportMemoryVerb : public Verb {
 
   void show(const SeenMemory& seen, const std::optional<Held>& held, const Terminal& out) const {
     const auto say = [&](const std::string& text) {
-      for (const std::string& line : wrap(printable(text, out.utf8), out.columns))
-        fmt::print(results(), "{}\n", line);
+      fmt::print(results(), "{}", paragraph(text, out));
     };
     if (held) say_verdict(*held, say);
-    Table table({{"", Align::kLeft}, {"", Align::kRight}});
+    Table table({left(""), right("")});
     const auto add = [&](const char* what, const std::optional<Bytes>& bytes) {
       if (bytes) table.add_row({what, gib_words(*bytes)});
     };
@@ -193,9 +192,9 @@ class ImportMemoryVerb : public Verb {
   }
 
   Json document(const SeenMemory& seen, const std::optional<Held>& held) const {
-    Json sites = Json::array();
-    for (const AllocationSite& site : seen.largest)
-      sites.push_back({{"where", site.where}, {"bytes", site.bytes}});
+    Json sites = json_list(seen.largest, [&](const AllocationSite& site) -> Json {
+      return {{"where", site.where}, {"bytes", site.bytes}};
+    });
     Json json{{"schema", "shardwright.seen_memory/1.0"},
               {"file", file_},
               {"source", seen.source},
@@ -212,9 +211,9 @@ class ImportMemoryVerb : public Verb {
     if (!held) return json;
     Json fix(nullptr);
     if (held->fix) {
-      Json changes = Json::array();
-      for (const KnobChange& change : held->fix->changes)
-        changes.push_back({{"knob", change.knob}, {"from", change.from}, {"to", change.to}});
+      Json changes = json_list(held->fix->changes, [&](const KnobChange& change) -> Json {
+        return {{"knob", change.knob}, {"from", change.from}, {"to", change.to}};
+      });
       fix = {{"changes", std::move(changes)},
              {"plan", plan_to_json(held->fix->prediction.plan)},
              {"total_bytes", held->fix->prediction.memory.total_bytes},

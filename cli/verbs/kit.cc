@@ -12,11 +12,10 @@
 
 #include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
-#include "cli/render/measured/trainer_file.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
-#include "cli/verbs/outward.h"
+#include "cli/verbs/verbs.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/plan_json.h"
 
@@ -46,11 +45,7 @@ class KitVerb : public Verb {
 
   ExitCode run(const Context& context) override {
     const sim::Job job = resolve(flags_);
-    if (job.plans.size() != 1) {
-      throw Error(
-          fmt::format("--strategy names {} strategies, but kit takes one.", job.plans.size()));
-    }
-    const Plan& plan = job.plans.front();
+    const Plan& plan = only_plan(job, name());
     const Trainer& trainer = trainer_named(format_.value_or(usual_trainer(plan)));
     const TrainerSettings settings = trainer.settings(job, plan);
     const AsRun as_run = predict_as_run(job, settings);
@@ -67,17 +62,14 @@ class KitVerb : public Verb {
     }
     for (const Remark& remark : settings.remarks) {
       if (!remark.lost) continue;
-      const std::string text = printable("Not expressed: " + remark_text(remark), context.err.utf8);
-      for (const std::string& line : wrap(text, context.err.columns))
-        fmt::print(messages(), "{}\n", line);
+      fmt::print(messages(), "{}", paragraph("Not expressed: " + remark_text(remark), context.err));
     }
     if (const auto verdict = as_run.prediction->memory.verdict;
         verdict != sim::MemoryVerdict::kFits) {
-      fmt::print(messages(), "note: {} {} with these settings: {:.1f} of {:.1f} GiB.\n",
+      fmt::print(messages(), "note: {} {} with these settings: {}.\n",
                  printable(job.model_name, context.err.utf8),
                  verdict == sim::MemoryVerdict::kTight ? "is tight" : "does not fit",
-                 static_cast<double>(as_run.prediction->memory.total_bytes) / (1 << 30),
-                 static_cast<double>(as_run.prediction->memory.usable_bytes) / (1 << 30));
+                 needed_words(as_run.prediction->memory));
     }
     return ExitCode::kDone;
   }
@@ -123,8 +115,8 @@ class KitVerb : public Verb {
   }
 
   void print_json(const Trainer& trainer, const std::vector<KitFile>& files) const {
-    nlohmann::ordered_json names = nlohmann::ordered_json::array();
-    for (const KitFile& file : files) names.push_back(file.name);
+    nlohmann::ordered_json names =
+        json_list(files, [&](const KitFile& file) -> nlohmann::ordered_json { return file.name; });
     fmt::print(results(), "{}\n",
                json_text({{"schema", "shardwright.kit/1.0"},
                           {"format", trainer.name},

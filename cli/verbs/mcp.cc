@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/mcp/server.h"
-#include "cli/verbs/outward.h"
+#include "cli/verbs/verbs.h"
 #include "sim/core/base/check.h"
 
 namespace shardwright::cli {

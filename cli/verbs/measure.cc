@@ -12,9 +12,9 @@
 #include "cli/machine/host_profile.h"
 #include "cli/measure/measure_model.h"
 #include "cli/measure/measuring_site.h"
+#include "cli/render/measured/calibration.h"
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_file.h"
@@ -41,8 +41,7 @@ class MeasureVerb : public Verb {
              "folder (default: a tiny Llama)")
         .type_name("NAME|PATH");
     command.add("--device", device_, "what is timed (default: auto)").type_name("auto|host|cuda");
-    command.add("--out", out_, "the profile to write (default: my-cpu.json or my-gpu.json)")
-        .type_name("FILE");
+    command.add_file("--out", out_, "the profile to write (default: my-cpu.json or my-gpu.json)");
     command
         .add("--base", base_,
              "the cluster that the profile starts from (default on the processor: host)")
@@ -110,33 +109,25 @@ class MeasureVerb : public Verb {
     return std::make_unique<GpuSite>(std::move(offer.gpus));
   }
 
-  static std::string error_text(const profiles::ErrorSummary& errors) {
-    return errors.n == 0 ? "-" : percent(errors.median);
-  }
-
   void print_text(const Context& context, const TraceOrigin& origin,
                   const sim::CalibrationResult& result, const profiles::ObservationSet& set,
                   const ProductChoices& products, double seconds) const {
     fmt::print(results(), "{} with {} {}: {} timings in {}\n", origin.device_name, origin.units,
                origin.device == "host" ? "threads" : "multiprocessors",
-               thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
-    Table table({{"group"},
-                 {"operations", Align::kRight},
-                 {"timings", Align::kRight},
-                 {"error before", Align::kRight},
-                 {"after", Align::kRight},
-                 {"held out", Align::kRight}});
+               thousands(set.observations.size()), quantity(seconds, "s"));
+    Table table({"group", right("operations"), right("timings"), right("error before"),
+                 right("after"), right("held out")});
     for (const sim::GroupFit& group : result.groups) {
       const profiles::CalibratedGroup& errors = group.errors;
       if (errors.rows == 0) continue;
-      table.add_row({std::string(profiles::name_of(group.group)), fmt::format("{}", errors.rows),
-                     thousands(static_cast<double>(errors.observations)), error_text(errors.before),
-                     error_text(errors.in_sample), error_text(errors.held_out)});
+      table.add_row({profiles::name_of(group.group), errors.rows, thousands(errors.observations),
+                     median_error(errors.before), median_error(errors.in_sample),
+                     median_error(errors.held_out)});
     }
     fmt::print(results(), "{}", table.render(context.out));
     if (!products.choices.empty()) {
       fmt::print(results(), "The fastest algorithm of {} products, for run to take\n",
-                 thousands(static_cast<double>(products.choices.size())));
+                 thousands(products.choices.size()));
     }
     fmt::print(results(),
                "Median errors of single operations. The profile is in {}; use it as --cluster {}\n",

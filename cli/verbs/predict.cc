@@ -17,7 +17,6 @@
 #include "cli/render/text/json_text.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
-#include "cli/text.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/base/error.h"
 #include "sim/explain/explain.h"
@@ -36,9 +35,7 @@ class PredictVerb : public Verb {
     command.add("--json", json_, "print one JSON document");
     command.add("--explain", explain_,
                 "say what bounds each part of the step and what one change would buy");
-    command.add("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
-        .type_name("FILE")
-        .writes();
+    command.add_file("--trace", trace_, "write a Chrome trace of the step, for Perfetto").writes();
     command.add("--tokens", tokens_,
                 "also say what a whole run on so many tokens takes in days and dollars", {1, 1e18});
     prices_.declare(command, "Options");
@@ -133,17 +130,11 @@ class PredictVerb : public Verb {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
-    for (std::size_t i = 0; i < explanations.size(); ++i) {
+    for (std::size_t i = 0; i < predictions.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["explanation"] = explanation_json(inputs.model, explanations[i]);
-    }
-    for (std::size_t i = 0; i < jitters.size(); ++i) {
-      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["jitter"] = jitter_json(jitters[i]);
-    }
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["whole_run"] = whole_run_json(runs[i]);
+      if (explain_) of["explanation"] = explanation_json(inputs.model, explanations[i]);
+      if (jitter_) of["jitter"] = jitter_json(jitters[i]);
+      if (tokens_) of["whole_run"] = whole_run_json(runs[i]);
     }
     fmt::print(results(), "{}\n", json_text(document));
   }
@@ -159,11 +150,8 @@ class PredictVerb : public Verb {
       }
       fmt::print(results(), "{}{}", losses_text(predictions[i], out),
                  explanation_text(explanations[i], out));
-      fmt::print(results(), "{}", heading(out, "Memory by the rule of thumb"));
-      for (const std::string& sentence : rule_of_thumb_sentences(inputs.model, predictions[i])) {
-        for (const std::string& line : wrap(sentence, out.columns))
-          fmt::print(results(), "{}\n", line);
-      }
+      fmt::print(results(), "{}{}", heading(out, "Memory by the rule of thumb"),
+                 sentences_text(rule_of_thumb_sentences(inputs.model, predictions[i]), out));
     }
   }
 
@@ -175,8 +163,7 @@ class PredictVerb : public Verb {
       std::string sentence = jitter_sentence(jitters[i]);
       if (jitters.size() > 1)
         sentence = fmt::format("{}: {}", name_of(inputs.plans[i].strategy), sentence);
-      for (const std::string& line : wrap(sentence, out.columns))
-        fmt::print(results(), "{}\n", line);
+      fmt::print(results(), "{}", sentences_text({sentence}, out));
     }
   }
 

@@ -7,9 +7,8 @@
 
 #include "cli/prices/catalog.h"
 #include "cli/render/text/json_text.h"
-#include "cli/render/text/table.h"
-#include "cli/text.h"
-#include "cli/verbs/outward.h"
+#include "cli/render/text/terminal.h"
+#include "cli/verbs/verbs.h"
 #include "sim/core/base/atomic_file.h"
 
 namespace shardwright::cli {
@@ -37,7 +36,7 @@ class PricesVerb : public Verb {
         .add("--skypilot", paths_,
              "tables of the catalog (vms.csv), or folders of them such as ~/.sky/catalogs/v8")
         .type_name("PATH...");
-    command.add("--out", out_, "write the prices into this file").type_name("FILE").writes();
+    command.add_file("--out", out_, "write the prices into this file").writes();
     command
         .add("--date", date_,
              "the day that the prices are of (default: when the oldest table was "
@@ -83,18 +82,13 @@ class PricesVerb : public Verb {
 
  private:
   void show(const Catalog& catalog, const PriceTable& prices, const Terminal& out) const {
-    Table table({{"", Align::kLeft},
-                 {"on demand"},
-                 {"range", Align::kRight},
-                 {"spot"},
-                 {"range", Align::kRight},
-                 {"offers"}});
+    Table table({left(""), "on demand", right("range"), "spot", right("range"), "offers"});
     const auto add = [&](const std::vector<PriceRow>& rows) {
       for (const PriceRow& row : rows) {
         const std::size_t offers =
             (row.on_demand ? row.on_demand->offers : 0) + (row.spot ? row.spot->offers : 0);
         table.add_row({row.name, price_cell(row.on_demand), range_cell(row.on_demand),
-                       price_cell(row.spot), range_cell(row.spot), fmt::format("{}", offers)});
+                       price_cell(row.spot), range_cell(row.spot), offers});
       }
     };
     add(prices.gpus);
@@ -103,18 +97,17 @@ class PricesVerb : public Verb {
     fmt::print(results(), "{}", table.render(out));
     std::size_t marked = 0;
     for (const CatalogOffer& offer : catalog.offers) marked += offer.remark.empty() ? 0 : 1;
-    std::string left = fmt::format(
+    std::string remarks = fmt::format(
         "USD per GPU hour; GPUs above, clusters below. {} offers of {} tables; {} of them are "
         "prices for a commitment and not counted.",
         catalog.offers.size(), catalog.files.size(), marked);
     const char* before = " Rows left out: ";
     for (const auto& [reason, rows] : catalog.left_out) {
-      left += fmt::format("{}{} ({})", before, rows, reason);
+      remarks += fmt::format("{}{} ({})", before, rows, reason);
       before = ", ";
     }
-    if (!catalog.left_out.empty()) left += ".";
-    for (const std::string& line : wrap(printable(left, out.utf8), out.columns))
-      fmt::print(results(), "{}\n", line);
+    if (!catalog.left_out.empty()) remarks += ".";
+    fmt::print(results(), "{}", paragraph(remarks, out));
   }
 
   std::string action_, out_;

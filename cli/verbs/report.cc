@@ -32,12 +32,10 @@ class ReportVerb : public Verb {
 
   void declare_flags(Command& command) override {
     flags_.declare(command);
-    command.add("--trace", trace_, "draw this trace of predict --trace, not a new prediction")
-        .type_name("FILE");
-    command.add("--measured", measured_, "compare with this trace of run --trace")
-        .type_name("FILE");
-    command.add("--tuning", tuning_, "what tune --json printed: why this plan").type_name("FILE");
-    command.add("--out", out_, "the HTML file to write").type_name("FILE").required().writes();
+    command.add_file("--trace", trace_, "draw this trace of predict --trace, not a new prediction");
+    command.add_file("--measured", measured_, "compare with this trace of run --trace");
+    command.add_file("--tuning", tuning_, "what tune --json printed: why this plan");
+    command.add_file("--out", out_, "the HTML file to write").required().writes();
   }
 
   ExitCode run(const Context& context) override {

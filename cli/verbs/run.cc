@@ -94,13 +94,11 @@ Resumable find_resume(RunOptions& options) {
 nlohmann::ordered_json attention_json(const AttentionNote& attention,
                                       const std::optional<sim::PlannedAttention>& planned) {
   if (attention.kernel.empty()) return nullptr;
-  const auto text = [](const std::string& words) {
-    return words.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words);
-  };
   return {{"kernel", attention.kernel},
-          {"library", text(attention.library)},
+          {"library", text_or_null(attention.library)},
           {"why", attention.why},
-          {"planned", text(planned ? std::string(name_of(planned->form)) : std::string())}};
+          {"planned", planned ? nlohmann::ordered_json(name_of(planned->form))
+                              : nlohmann::ordered_json(nullptr)}};
 }
 
 class RunVerb : public Verb {
@@ -238,9 +236,8 @@ class RunVerb : public Verb {
                             {"planned_memory_bytes", most},
                             {"plan", plan_to_json(options.plan)}}));
     } else if (shown) {
-      fmt::print(results(), "memory is allocated on {}: {} rank{}, at most {} each, as planned\n",
-                 name_of(options.device), options.plan.gpus, options.plan.gpus == 1 ? "" : "s",
-                 bytes(most));
+      fmt::print(results(), "memory is allocated on {}: {}, at most {} each, as planned\n",
+                 name_of(options.device), counted(options.plan.gpus, "rank"), bytes(most));
     }
     return ExitCode::kDone;
   }
@@ -352,13 +349,6 @@ class RunVerb : public Verb {
   static void print_json(const RunOptions& options, const Predicted& predicted,
                          const RunOutcome& outcome, const RunPrinter& printer, double seconds,
                          const fs::path& checkpoint, const fs::path& model) {
-    const auto number = [](std::optional<double> value) {
-      return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-    };
-    const auto path = [](const fs::path& value) {
-      return value.empty() ? nlohmann::ordered_json(nullptr)
-                           : nlohmann::ordered_json(value.string());
-    };
     const exec::TrainResult& train = outcome.train;
     const double median = printer.median_step_s();
     const auto tokens = static_cast<double>(sequences_of_step(options.plan) * options.plan.seq_len);
@@ -367,24 +357,24 @@ class RunVerb : public Verb {
                           {"first_step", train.first_step},
                           {"last_step", train.last_step},
                           {"loss", train.loss},
-                          {"eval_loss", number(train.eval_loss)},
+                          {"eval_loss", or_null(train.eval_loss)},
                           {"skipped_steps", train.skipped_steps},
                           {"interrupted", train.interrupted},
                           {"failure", train.failure},
                           {"seconds", seconds},
                           {"median_step_time_s", median},
                           {"tokens_per_s", median > 0 ? tokens / median : 0},
-                          {"predicted_step_time_s", number(predicted.step_s)},
-                          {"mfu", number(predicted.utilisation.mfu(median))},
+                          {"predicted_step_time_s", or_null(predicted.step_s)},
+                          {"mfu", or_null(predicted.utilisation.mfu(median))},
                           {"predicted_for", options.predicted_for},
                           {"planned_memory_bytes", outcome.planned_bytes},
                           {"peak_memory_bytes", outcome.peak_bytes},
                           {"attention", attention_json(outcome.attention, predicted.attention)},
                           {"plan", plan_to_json(options.plan)},
                           {"out", options.out},
-                          {"checkpoint", path(checkpoint)},
-                          {"model", path(model)},
-                          {"trace", path(options.trace)},
+                          {"checkpoint", text_or_null(checkpoint.string())},
+                          {"model", text_or_null(model.string())},
+                          {"trace", text_or_null(options.trace)},
                           {"trace_report", train.trace_report}}));
   }
 

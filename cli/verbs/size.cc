@@ -46,8 +46,7 @@ class SizeVerb : public Verb {
   void declare_flags(Command& command) override {
     flags_.declare(command);
     command.add("--json", json_, "print one JSON document");
-    command.add("--out", out_, "write the answer as one HTML page, for whoever signs")
-        .type_name("FILE")
+    command.add_file("--out", out_, "write the answer as one HTML page, for whoever signs")
         .writes();
   }
 

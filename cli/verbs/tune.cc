@@ -54,12 +54,9 @@ class TuneVerb : public Verb {
   void declare_flags(Command& command) override {
     flags_.declare(command);
     command.add("--json", json_, "print one JSON document");
-    command.add("--out", out_, "write the best plan, for predict, run and export --plan")
-        .type_name("FILE")
+    command.add_file("--out", out_, "write the best plan, for predict, run and export --plan")
         .writes();
-    command.add("--trace", trace_, "write a Chrome trace of the best plan's step")
-        .type_name("FILE")
-        .writes();
+    command.add_file("--trace", trace_, "write a Chrome trace of the best plan's step").writes();
   }
 
   ExitCode run(const Context& context) override {

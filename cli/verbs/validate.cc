@@ -24,15 +24,15 @@ namespace shardwright::cli {
 namespace {
 
 nlohmann::ordered_json stage_memory_json(const sim::StageMemoryScore& score) {
-  nlohmann::ordered_json peaks = nlohmann::ordered_json::array();
-  for (const sim::StagePeak& peak : score.peaks) {
-    peaks.push_back({{"id", peak.id},
-                     {"rank", peak.rank},
-                     {"stage", peak.stage},
-                     {"predicted_gib", peak.predicted_gib},
-                     {"measured_gib", peak.measured_gib},
-                     {"error", peak.error}});
-  }
+  nlohmann::ordered_json peaks =
+      json_list(score.peaks, [&](const sim::StagePeak& peak) -> nlohmann::ordered_json {
+        return {{"id", peak.id},
+                {"rank", peak.rank},
+                {"stage", peak.stage},
+                {"predicted_gib", peak.predicted_gib},
+                {"measured_gib", peak.measured_gib},
+                {"error", peak.error}};
+      });
   return {{"n", score.allocated.n},           {"mape", score.allocated.mape},
           {"median", score.allocated.median}, {"worst", score.allocated.worst},
           {"skipped", score.skipped},         {"peaks", std::move(peaks)}};
@@ -51,21 +51,15 @@ class ValidateVerb : public Verb {
   ValidateVerb() : Verb("validate", "predicted against published measurements, row by row") {}
 
   void declare_flags(Command& command) override {
-    command
-        .add("--ledger", ledger_, "CSV of published runs to predict (default: the one that ships)")
-        .type_name("FILE");
-    command.add("--gemm", gemm_, "Also score GEMMs: a CSV of measured times").type_name("FILE");
-    command
-        .add("--collectives", collectives_, "Also score NCCL collectives: a CSV of measured times")
-        .type_name("FILE");
-    command
-        .add("--stage-memory", stage_memory_,
-             "Also score the stages' memory of the ledger's runs: a CSV of measured peaks")
-        .type_name("FILE");
-    command
-        .add("--gpu-results", gpu_results_,
-             "Also predict the runs of a results file that scripts/gpu_check wrote")
-        .type_name("FILE");
+    command.add_file("--ledger", ledger_,
+                     "CSV of published runs to predict (default: the one that ships)");
+    command.add_file("--gemm", gemm_, "Also score GEMMs: a CSV of measured times");
+    command.add_file("--collectives", collectives_,
+                     "Also score NCCL collectives: a CSV of measured times");
+    command.add_file("--stage-memory", stage_memory_,
+                     "Also score the stages' memory of the ledger's runs: a CSV of measured peaks");
+    command.add_file("--gpu-results", gpu_results_,
+                     "Also predict the runs of a results file that scripts/gpu_check wrote");
     command
         .add("--set", overrides_, "Override a value of every row's profile by its path, repeatable")
         .type_name("KEY=VALUE");

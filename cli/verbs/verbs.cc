@@ -5,8 +5,6 @@
 
 #include <array>
 
-#include "cli/verbs/outward.h"
-
 namespace shardwright::cli {
 namespace {
 

@@ -21,6 +21,13 @@ namespace shardwright::cli {
 #define SHARDWRIGHT_BEYOND_PLANNING(function) function
 #endif
 
+/// A function of a file that starts processes, which a page in a browser cannot: there it is null.
+#ifdef __EMSCRIPTEN__
+#define SHARDWRIGHT_WITH_PROCESSES(function) nullptr
+#else
+#define SHARDWRIGHT_WITH_PROCESSES(function) function
+#endif
+
 std::vector<std::unique_ptr<Verb>> make_verbs();
 
 /// The names of those that this build leaves out.
@@ -39,7 +46,12 @@ std::unique_ptr<Verb> make_anchor_verb();
 std::unique_ptr<Verb> make_validate_verb();
 std::unique_ptr<Verb> make_inspect_verb();
 std::unique_ptr<Verb> make_export_verb();
+std::unique_ptr<Verb> make_kit_verb();
+std::unique_ptr<Verb> make_import_config_verb();
+std::unique_ptr<Verb> make_import_memory_verb();
 std::unique_ptr<Verb> make_report_verb();
+std::unique_ptr<Verb> make_prices_verb();
+std::unique_ptr<Verb> make_mcp_verb();
 std::unique_ptr<Verb> make_doctor_verb();
 std::unique_ptr<Verb> make_completion_verb();
 

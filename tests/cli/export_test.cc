@@ -13,7 +13,6 @@
 
 #include "cli/export/settings.h"
 #include "cli/machine/machine.h"
-#include "cli/render/measured/trainer_file.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"
 #include "sim/core/features.h"

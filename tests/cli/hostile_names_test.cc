@@ -18,7 +18,6 @@
 #include "cli/export/told.h"
 #include "cli/kit/kit.h"
 #include "cli/machine/machine.h"
-#include "cli/render/measured/trainer_file.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "sim/core/base/error.h"

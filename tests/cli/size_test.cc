@@ -9,7 +9,7 @@
 
 #include "cli/flags/size_flags.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "sim/core/base/error.h"
 #include "tests/cli/size_fixture.h"
 #include "tests/support/expect_error.h"

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/render/text/table.h"
-
 #include <gtest/gtest.h>
 
 #include <sstream>
 
+#include "cli/render/text/terminal.h"
 #include "cli/text.h"
 
 namespace shardwright::cli {
@@ -14,7 +13,7 @@ constexpr Terminal kUtf8{.interactive = false, .color = false, .utf8 = true, .co
 constexpr Terminal kAscii{.interactive = false, .color = false, .utf8 = false, .columns = 100};
 
 Table strategies() {
-  Table table({{"strategy"}, {"time"}, {"error"}});
+  Table table({"strategy", "time", "error"});
   table.add_row({"yafsdp", "6.95 s", "±0.3"});
   table.add_row({"fsdp1", "10.21 s", "–"});
   return table;
@@ -37,7 +36,7 @@ TEST(Table, PlainAsciiWhereTheLocaleIsNotUtf8) {
 }
 
 TEST(Table, ColorsDoNotMoveColumns) {
-  Table table({{"a", Align::kLeft}, {"b", Align::kRight}});
+  Table table({left("a"), right("b")});
   table.add_row({{"x", Style::kGreen}, {"1", Style::kRed}});
   table.add_row({"long", "22"});
   Terminal color = kUtf8;
@@ -50,7 +49,7 @@ TEST(Table, ColorsDoNotMoveColumns) {
 }
 
 TEST(Table, WideTextWrapsAndNumbersStayWhole) {
-  Table table({{"what"}, {"bytes"}, {"why"}});
+  Table table({"what", "bytes", "why"});
   table.add_row({"gradients", "123456789012", std::string(20, 'w') + " " + std::string(150, 'v')});
   table.add_row({"optimizer", "1",
                  "two moments in fp32 and the master weights beside them, sharded over all ranks"});
@@ -68,7 +67,7 @@ TEST(Table, WideTextWrapsAndNumbersStayWhole) {
 
 TEST(Table, NamesStayWholeWhereWordsGiveWay) {
   const std::string name = "  " + std::string(40, 'n');
-  Table table({{"value"}, {"source"}});
+  Table table({"value", "source"});
   table.add_row(
       {name, "fitted to the iteration times of published runs that see it, and to no other"});
   table.add_row({"  short", std::string(30, 's')});
@@ -78,7 +77,7 @@ TEST(Table, NamesStayWholeWhereWordsGiveWay) {
 }
 
 TEST(Table, RuleAndMissingCells) {
-  Table table({{""}, {""}});
+  Table table({"", ""});
   table.add_row({"a", "1"});
   table.add_rule();
   table.add_row({"sum"});
@@ -86,7 +85,7 @@ TEST(Table, RuleAndMissingCells) {
 }
 
 TEST(Table, ANameCannotBreakTheTable) {
-  Table table({{"name"}, {"n"}});
+  Table table({"name", "n"});
   table.add_row({"two\nlines\x1b[2J", "1"});
   const std::string text = table.render(kUtf8);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);

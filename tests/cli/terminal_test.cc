@@ -10,7 +10,6 @@
 #include <string>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
 #include "cli/text.h"
 #include "sim/core/base/error.h"
 

@@ -11,7 +11,7 @@
 
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
+#include "cli/render/text/terminal.h"
 #include "cli/render/words/plan.h"
 #include "cli/text.h"
 #include "profiles/fields.h"
@@ -60,11 +60,8 @@ std::string interval_around(const sim::FittedValue& value, const Units& units) {
 
 std::string moved_table(const CalibrationReport& report, const Terminal& terminal) {
   const Units units(report.result.profile);
-  Table table({{"value"},
-               {"before", Align::kRight},
-               {"after", Align::kRight},
-               {"95 % within", Align::kRight},
-               {"operations", Align::kRight}});
+  Table table(
+      {"value", right("before"), right("after"), right("95 % within"), right("operations")});
   bool any = false;
   for (const sim::GroupFit& fit : report.result.groups) {
     for (const sim::FittedValue& value : fit.values) {
@@ -72,25 +69,19 @@ std::string moved_table(const CalibrationReport& report, const Terminal& termina
       any = true;
       table.add_row({value.path, units.text(value.path, value.before),
                      units.text(value.path, value.after), interval_around(value, units),
-                     thousands(static_cast<double>(value.rows))});
+                     thousands(value.rows)});
     }
   }
   return any ? table.render(terminal) : "Nothing was determined: no value differs from the base.\n";
 }
 
 std::string error_table(const CalibrationReport& report, const Terminal& terminal) {
-  Table table({{"group"},
-               {"operations", Align::kRight},
-               {"timings", Align::kRight},
-               {"before", Align::kRight},
-               {"in sample", Align::kRight},
-               {"held out", Align::kRight},
-               {"total within", Align::kRight}});
+  Table table({"group", right("operations"), right("timings"), right("before"), right("in sample"),
+               right("held out"), right("total within")});
   for (const sim::GroupFit& fit : report.result.groups) {
     const CalibratedGroup& errors = fit.errors;
     if (errors.rows == 0) continue;
-    table.add_row({std::string(name_of(fit.group)), thousands(static_cast<double>(errors.rows)),
-                   thousands(static_cast<double>(errors.observations)),
+    table.add_row({name_of(fit.group), thousands(errors.rows), thousands(errors.observations),
                    error_text(errors.before.mape), error_text(errors.in_sample.mape),
                    errors.held_out.n > 0 ? error_text(errors.held_out.mape) : "",
                    errors.half_width > 0 ? plus_minus(errors.half_width) : ""});
@@ -126,7 +117,7 @@ std::string left_out(const CalibrationReport& report, const Terminal& terminal) 
   if (all.empty()) return "";
   std::stable_sort(all.begin(), all.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  Table table({{"left out"}, {"times", Align::kRight}, {"share of the time", Align::kRight}});
+  Table table({"left out", right("times"), right("share of the time")});
   constexpr std::size_t kShown = 8;
   double rest_seconds = 0, rest_count = 0;
   const auto share = [&](double seconds) {
@@ -138,8 +129,8 @@ std::string left_out(const CalibrationReport& report, const Terminal& terminal) 
       rest_count += static_cast<double>(all[i].count);
       continue;
     }
-    table.add_row({shorten(all[i].what, 64, terminal.utf8),
-                   thousands(static_cast<double>(all[i].count)), share(all[i].seconds)});
+    table.add_row(
+        {shorten(all[i].what, 64, terminal.utf8), thousands(all[i].count), share(all[i].seconds)});
   }
   if (rest_count > 0) {
     table.add_row({fmt::format("{} other kinds", all.size() - kShown), thousands(rest_count),
@@ -150,6 +141,10 @@ std::string left_out(const CalibrationReport& report, const Terminal& terminal) 
 
 }  // namespace
 
+std::string median_error(const profiles::ErrorSummary& errors) {
+  return errors.n == 0 ? "-" : percent(errors.median);
+}
+
 std::string calibration_text(const CalibrationReport& report, const Terminal& terminal) {
   std::int64_t timings = 0;
   for (const auto& row : report.result.rows) timings += row.count;
@@ -159,8 +154,7 @@ std::string calibration_text(const CalibrationReport& report, const Terminal& te
                             : report.set.sources.size() == 1
                                 ? report.set.sources.front().file
                                 : fmt::format("{} files", report.set.sources.size()),
-                            thousands(static_cast<double>(timings)),
-                            thousands(static_cast<double>(report.result.rows.size()))),
+                            thousands(timings), thousands(report.result.rows.size())),
                 terminal);
   for (const std::string& note : report.set.notes) text += paragraph(note, terminal);
   if (!report.facts.empty()) {
@@ -182,21 +176,14 @@ std::string calibration_text(const CalibrationReport& report, const Terminal& te
 
 std::string drift_text(const sim::Drift& drift, const std::string& profile,
                        const Terminal& terminal) {
-  Table table({{"group"},
-               {"operations", Align::kRight},
-               {"measured / predicted", Align::kRight},
-               {"usual", Align::kRight},
-               {"known operations", Align::kRight},
-               {"now / then", Align::kRight},
-               {""}});
+  Table table({"group", right("operations"), right("measured / predicted"), right("usual"),
+               right("known operations"), right("now / then"), ""});
   const auto factor = [](double log) { return fmt::format("{:.3f}", std::exp(log)); };
   std::string text;
   for (const sim::GroupDrift& group : drift.groups) {
-    table.add_row({std::string(name_of(group.group)), thousands(static_cast<double>(group.rows)),
-                   factor(group.median),
+    table.add_row({name_of(group.group), thousands(group.rows), factor(group.median),
                    fmt::format("{} to {}", factor(group.low), factor(group.high)),
-                   thousands(static_cast<double>(group.same_rows)),
-                   group.same_rows > 0 ? factor(group.same_median) : "",
+                   thousands(group.same_rows), group.same_rows > 0 ? factor(group.same_median) : "",
                    group.drifted ? Cell("changed", Style::kRed) : Cell("holds", Style::kGreen)});
   }
   if (!drift.groups.empty()) text += table.render(terminal);
@@ -238,10 +225,9 @@ std::string first_sentence(const AnchorReport& report) {
   const sim::TimePrediction& before = report.fit.before.time;
   std::string of = "The step took";
   if (!report.log.empty()) {
-    of = fmt::format(
-        "{} of {} took a median of {} ({} left out as warm-up):",
-        report.measured.steps == 1 ? "1 step" : fmt::format("{} steps", report.measured.steps),
-        report.log, duration(report.fit.measured_s), report.measured.skipped);
+    of = fmt::format("{} of {} took a median of {} ({} left out as warm-up):",
+                     counted(report.measured.steps, "step"), report.log,
+                     duration(report.fit.measured_s), report.measured.skipped);
   } else {
     of = fmt::format("{} {}:", of, duration(report.fit.measured_s));
   }
@@ -269,11 +255,8 @@ std::string carried_sentence(const AnchorReport& report) {
 }
 
 std::string values_table(const AnchorReport& report, const Terminal& terminal) {
-  Table table({{"value"},
-               {"before", Align::kRight},
-               {"now", Align::kRight},
-               {"95 % interval", Align::kRight},
-               {"of the change", Align::kRight}});
+  Table table(
+      {"value", right("before"), right("now"), right("95 % interval"), right("of the change")});
   const auto& values = report.fit.result.groups.front().values;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const sim::FittedValue& value = values[i];
@@ -287,19 +270,13 @@ std::string values_table(const AnchorReport& report, const Terminal& terminal) {
 
 void add_size(const CarriedSize& size, Table& table) {
   const sim::TimePrediction &before = size.before.time, &after = size.after.time;
-  table.add_row({thousands(static_cast<double>(size.after.plan.gpus)), duration(before.iteration_s),
+  table.add_row({thousands(size.after.plan.gpus), duration(before.iteration_s),
                  half_width_text(before), duration(after.iteration_s), half_width_text(after),
-                 thousands(after.tokens_per_s), std::string(name_of(size.after.memory.verdict))});
+                 thousands(after.tokens_per_s), name_of(size.after.memory.verdict)});
 }
 
 std::string sizes_table(const AnchorReport& report, const Terminal& terminal) {
-  Table table({{"GPUs"},
-               {"before"},
-               {"", Align::kRight},
-               {"now"},
-               {"", Align::kRight},
-               {"tokens/s"},
-               {"memory", Align::kLeft}});
+  Table table({"GPUs", "before", right(""), "now", right(""), "tokens/s", left("memory")});
   add_size({report.fit.before, report.fit.after}, table);
   for (const CarriedSize& size : report.sizes) add_size(size, table);
   return table.render(terminal);
@@ -336,10 +313,10 @@ std::vector<Cell> series_cells(const std::string& name, const std::string& from,
                                const SeriesErrors& errors) {
   return {name,
           from,
-          fmt::format("{}", errors.runs),
+          errors.runs,
           percent(errors.mean(errors.before)),
           percent(errors.mean(errors.after)),
-          fmt::format("{}", errors.inside),
+          errors.inside,
           "+-" + percent(std::expm1(errors.mean(errors.width_before))),
           "+-" + percent(std::expm1(errors.mean(errors.width)))};
 }
@@ -378,8 +355,7 @@ ordered_json anchor_json(const AnchorReport& report) {
                         {"implausible", report.fit.implausible},
                         {"before", times_json(report.fit.before.time)},
                         {"after", times_json(report.fit.after.time)},
-                        {"values", ordered_json::array()},
-                        {"sizes", ordered_json::array()}};
+                        {"values", ordered_json::array()}};
   const auto& values = report.fit.result.groups.front().values;
   for (std::size_t i = 0; i < values.size(); ++i) {
     document["values"].push_back({{"path", values[i].path},
@@ -388,24 +364,18 @@ ordered_json anchor_json(const AnchorReport& report) {
                                   {"interval", {values[i].low, values[i].high}},
                                   {"share", report.fit.shares[i].second}});
   }
-  for (const CarriedSize& size : report.sizes) {
-    document["sizes"].push_back({{"gpus", size.after.plan.gpus},
-                                 {"before", times_json(size.before.time)},
-                                 {"after", times_json(size.after.time)}});
-  }
+  document["sizes"] = json_list(report.sizes, [](const CarriedSize& size) -> ordered_json {
+    return {{"gpus", size.after.plan.gpus},
+            {"before", times_json(size.before.time)},
+            {"after", times_json(size.after.time)}};
+  });
   return document;
 }
 
 std::string anchored_series_text(const std::vector<sim::AnchoredSeries>& series,
                                  const Terminal& terminal) {
-  Table table({{"series"},
-               {"from GPUs"},
-               {"runs", Align::kRight},
-               {"error", Align::kRight},
-               {"anchored", Align::kRight},
-               {"inside", Align::kRight},
-               {"interval", Align::kRight},
-               {"anchored", Align::kRight}});
+  Table table({"series", "from GPUs", right("runs"), right("error"), right("anchored"),
+               right("inside"), right("interval"), right("anchored")});
   SeriesErrors all;
   for (const sim::AnchoredSeries& one : series) {
     std::int64_t most = one.from_gpus;
@@ -425,17 +395,16 @@ ordered_json anchored_series_json(const std::vector<sim::AnchoredSeries>& series
   ordered_json document{{"schema", "shardwright.anchored_series/1.0"},
                         {"series", ordered_json::array()}};
   for (const sim::AnchoredSeries& one : series) {
-    ordered_json runs = ordered_json::array();
-    for (const sim::AnchoredRun& run : one.runs) {
-      runs.push_back({{"id", run.id},
-                      {"gpus", run.gpus},
-                      {"error_before", run.before_error},
-                      {"error", run.error},
-                      {"half_width_before", run.before_half_width},
-                      {"half_width", run.half_width},
-                      {"inside_before", run.inside_before},
-                      {"inside", run.inside}});
-    }
+    ordered_json runs = json_list(one.runs, [&](const sim::AnchoredRun& run) -> ordered_json {
+      return {{"id", run.id},
+              {"gpus", run.gpus},
+              {"error_before", run.before_error},
+              {"error", run.error},
+              {"half_width_before", run.before_half_width},
+              {"half_width", run.half_width},
+              {"inside_before", run.inside_before},
+              {"inside", run.inside}};
+    });
     document["series"].push_back({{"source", one.source},
                                   {"gpu", one.gpu},
                                   {"stack", one.stack},
@@ -449,7 +418,11 @@ ordered_json anchored_series_json(const std::vector<sim::AnchoredSeries>& series
 
 namespace {
 
-using nlohmann::ordered_json;
+ordered_json source_json(const profiles::ObservationSource& source) {
+  return {{"file", source.file}, {"format", source.format},
+          {"gpu", source.gpu},   {"software", source.software},
+          {"date", source.date}, {"truncated", source.truncated}};
+}
 
 ordered_json left_out_json(const CalibrationReport& report) {
   ordered_json list = ordered_json::array();
@@ -466,18 +439,10 @@ ordered_json left_out_json(const CalibrationReport& report) {
 std::string calibration_json(const CalibrationReport& report) {
   ordered_json document{{"schema", "shardwright.calibration/1.0"},
                         {"base", report.base},
-                        {"out", report.out.empty() ? ordered_json() : ordered_json(report.out)},
-                        {"sources", ordered_json::array()},
+                        {"out", text_or_null(report.out)},
+                        {"sources", json_list(report.set.sources, source_json)},
                         {"values", ordered_json::array()},
                         {"groups", ordered_json::array()}};
-  for (const auto& source : report.set.sources) {
-    document["sources"].push_back({{"file", source.file},
-                                   {"format", source.format},
-                                   {"gpu", source.gpu},
-                                   {"software", source.software},
-                                   {"date", source.date},
-                                   {"truncated", source.truncated}});
-  }
   for (const sim::GroupFit& fit : report.result.groups) {
     for (const sim::FittedValue& value : fit.values) {
       ordered_json entry{
@@ -509,19 +474,17 @@ std::string drift_json(const sim::Drift& drift, const std::string& profile) {
   ordered_json document{{"schema", "shardwright.drift/1.0"},
                         {"profile", profile},
                         {"drifted", drift.any()},
-                        {"changes", drift.changes},
-                        {"groups", ordered_json::array()}};
-  for (const sim::GroupDrift& group : drift.groups) {
-    document["groups"].push_back(
-        {{"group", name_of(group.group)},
-         {"operations", group.rows},
-         {"measured_over_predicted", std::exp(group.median)},
-         {"usual", {std::exp(group.low), std::exp(group.high)}},
-         {"known_operations", group.same_rows},
-         {"now_over_then",
-          group.same_rows > 0 ? ordered_json(std::exp(group.same_median)) : ordered_json()},
-         {"drifted", group.drifted}});
-  }
+                        {"changes", drift.changes}};
+  document["groups"] = json_list(drift.groups, [](const sim::GroupDrift& group) -> ordered_json {
+    return {{"group", name_of(group.group)},
+            {"operations", group.rows},
+            {"measured_over_predicted", std::exp(group.median)},
+            {"usual", {std::exp(group.low), std::exp(group.high)}},
+            {"known_operations", group.same_rows},
+            {"now_over_then",
+             group.same_rows > 0 ? ordered_json(std::exp(group.same_median)) : ordered_json()},
+            {"drifted", group.drifted}};
+  });
   return json_text(document) + "\n";
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,9 @@
 #include "sim/job.h"
 
 namespace shardwright::cli {
+
+/// "4.2 %"; "-" where nothing was held against anything.
+std::string median_error(const profiles::ErrorSummary& errors);
 
 struct CalibrationReport {
   const sim::CalibrationResult& result;

@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
-#include "cli/text.h"
+#include "cli/render/text/terminal.h"
 
 namespace shardwright::cli {
 
@@ -22,74 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using sim::TraceComparison;
 
-Json class_json(const TraceComparison& comparison, const sim::ComparedClass& c) {
-  Json json{{"phase", name_of(c.phase)}};
-  if (c.kind) json["kind"] = name_of(*c.kind);
-  json["operations"] = c.operations;
-  json["predicted_s"] = c.predicted_s;
-  json["measured_s"] = c.measured_s;
-  json["difference_s"] = c.difference_s();
-  json["share"] = comparison.share(c.exposed_difference_s);
-  return json;
-}
-
-Json slow_json(const char* what, const std::vector<sim::Slow>& list) {
-  Json json = Json::array();
-  for (const sim::Slow& slow : list) json.push_back({{what, slow.number}, {"slower_by", slow.by}});
-  return json;
-}
-
-}  // namespace
-
-std::vector<sim::ComparedOperation> top_operations(const TraceComparison& comparison,
-                                                   std::int64_t top) {
-  const std::int64_t count = std::min<std::int64_t>(top, std::ssize(comparison.operations));
-  return {comparison.operations.begin(), comparison.operations.begin() + count};
-}
-
-Json trace_comparison_json(const TraceComparison& comparison, std::int64_t top) {
-  Json document{{"schema", "shardwright.comparison/1.4"},
-                {"step_time_s",
-                 {{"predicted", comparison.predicted_step_s},
-                  {"measured", comparison.measured_step_s},
-                  {"error", comparison.error()}}},
-                {"predicted_ranks", comparison.predicted_ranks},
-                {"predicted_steps", comparison.predicted_steps},
-                {"measured_ranks", comparison.measured_ranks},
-                {"measured_steps", comparison.measured_steps},
-                {"plan_differences", comparison.plan_differences},
-                {"only_predicted", comparison.only_predicted},
-                {"only_measured", comparison.only_measured},
-                {"causes", Json::array()},
-                {"phases", Json::array()},
-                {"classes", Json::array()},
-                {"operations", Json::array()},
-                {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
-                {"slow_steps", slow_json("step", comparison.slow_steps)}};
-  add_compared_pipeline(comparison, document);
-  add_compared_communication(comparison, document);
-  for (std::size_t i = 0; i < sim::kCauses; ++i) {
-    document["causes"].push_back({{"cause", name_of(static_cast<sim::Cause>(i))},
-                                  {"difference_s", comparison.causes_s[i]},
-                                  {"share", comparison.share(comparison.causes_s[i])}});
-  }
-  for (const sim::ComparedClass& c : comparison.phases)
-    document["phases"].push_back(class_json(comparison, c));
-  for (const sim::ComparedClass& c : comparison.classes)
-    document["classes"].push_back(class_json(comparison, c));
-  for (const sim::ComparedOperation& o : top_operations(comparison, top)) {
-    document["operations"].push_back({{"id", o.id},
-                                      {"name", o.name},
-                                      {"predicted_s", o.predicted_s},
-                                      {"measured_s", o.measured_s},
-                                      {"difference_s", o.difference_s()}});
-  }
-  return document;
-}
-
-namespace {
-
-using Json = nlohmann::ordered_json;
 using sim::Communication;
 using sim::CommunicationSummary;
 using sim::GroupTimes;
@@ -141,23 +71,7 @@ std::vector<CommunicationRow> communication_rows(const sim::TraceComparison& com
   return rows;
 }
 
-}  // namespace
-
-std::string compared_communication_text(const sim::TraceComparison& comparison,
-                                        const Terminal& out) {
-  const std::vector<CommunicationRow> rows = communication_rows(comparison);
-  if (rows.empty()) return "";
-  Table table({{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}});
-  for (const CommunicationRow& row : rows) {
-    if (row.first && &row != &rows.front()) table.add_rule();
-    table.add_row({row.what, quantity(row.predicted_s, "s"), quantity(row.measured_s, "s")});
-  }
-  const bool staged = comparison.predicted_pipeline || comparison.measured_pipeline;
-  return heading(out, staged ? "Communication of the stage with most to do, by group"
-                             : "Communication of a rank, by group") +
-         table.render(out);
-}
-
+/// Those by group, of one stage.
 void add_communication(const Communication& groups, Json& stage) {
   for (const Part& part : kParts) stage[part.key] = by_group(groups, part.seconds);
 }
@@ -173,9 +87,25 @@ void add_compared_communication(const sim::TraceComparison& comparison, Json& do
   document["waiting_s"] = {{"predicted", predicted.waiting_s}, {"measured", measured.waiting_s}};
 }
 
+}  // namespace
+
+std::string compared_communication_text(const sim::TraceComparison& comparison,
+                                        const Terminal& out) {
+  const std::vector<CommunicationRow> rows = communication_rows(comparison);
+  if (rows.empty()) return "";
+  Table table({"", right("predicted"), right("measured")});
+  for (const CommunicationRow& row : rows) {
+    if (row.first && &row != &rows.front()) table.add_rule();
+    table.add_row({row.what, quantity(row.predicted_s, "s"), quantity(row.measured_s, "s")});
+  }
+  const bool staged = comparison.predicted_pipeline || comparison.measured_pipeline;
+  return heading(out, staged ? "Communication of the stage with most to do, by group"
+                             : "Communication of a rank, by group") +
+         table.render(out);
+}
+
 namespace {
 
-using Json = nlohmann::ordered_json;
 using sim::PipelineSummary;
 using sim::StageSummary;
 
@@ -216,19 +146,34 @@ class Sides {
 };
 
 std::string stage_table(const Sides& sides, const Terminal& out) {
-  Table stages({{"stage"},
-                {"busy: predicted", Align::kRight},
-                {"measured", Align::kRight},
-                {"bubble: predicted", Align::kRight},
-                {"measured", Align::kRight}});
+  Table stages({"stage", right("busy: predicted"), right("measured"), right("bubble: predicted"),
+                right("measured")});
   const auto busy = [](const StageSummary& s) { return quantity(s.busy_s, "s"); };
   const auto bubble = [](const StageSummary& s) { return quantity(s.bubble_s(), "s"); };
   for (std::size_t s = 0; s < sides.stages(); ++s) {
-    stages.add_row({fmt::format("{}", s), sides.stage_cell(false, s, busy),
-                    sides.stage_cell(true, s, busy), sides.stage_cell(false, s, bubble),
-                    sides.stage_cell(true, s, bubble)});
+    stages.add_row({s, sides.stage_cell(false, s, busy), sides.stage_cell(true, s, busy),
+                    sides.stage_cell(false, s, bubble), sides.stage_cell(true, s, bubble)});
   }
   return stages.render(out);
+}
+
+void add_compared_pipeline(const sim::TraceComparison& comparison, Json& document) {
+  const Sides sides(comparison);
+  if (sides.none()) return;
+  document["bubble"] = sides.json([](const PipelineSummary& p) {
+    Json bubble{{"share", p.bubble()}};
+    for (const auto& [name, part] : kPhases) bubble[name] = p.share(part);
+    return bubble;
+  });
+  document["limiting_stage"] = sides.json([](const PipelineSummary& p) { return p.limiting(); });
+  document["stages"] = sides.json([](const PipelineSummary& p) {
+    return json_list(p.stages, [](const StageSummary& stage) {
+      Json json{{"busy_s", stage.busy_s}};
+      for (const auto& [name, part] : kPhases) json[fmt::format("{}_s", name)] = stage.*part;
+      add_communication(stage.communication, json);
+      return json;
+    });
+  });
 }
 
 }  // namespace
@@ -236,7 +181,7 @@ std::string stage_table(const Sides& sides, const Terminal& out) {
 std::string compared_pipeline_text(const sim::TraceComparison& comparison, const Terminal& out) {
   const Sides sides(comparison);
   if (sides.none()) return "";
-  Table table({{""}, {"predicted", Align::kRight}, {"measured", Align::kRight}});
+  Table table({"", right("predicted"), right("measured")});
   table.add_row(sides.cells("bubble, of the stages' time",
                             [](const PipelineSummary& p) { return percent(p.bubble()); }));
   for (const auto& [name, part] : kPhases) {
@@ -252,24 +197,70 @@ std::string compared_pipeline_text(const sim::TraceComparison& comparison, const
   return heading(out, "The pipeline") + table.render(out) + "\n" + stage_table(sides, out);
 }
 
-void add_compared_pipeline(const sim::TraceComparison& comparison, Json& document) {
-  const Sides sides(comparison);
-  if (sides.none()) return;
-  document["bubble"] = sides.json([](const PipelineSummary& p) {
-    Json bubble{{"share", p.bubble()}};
-    for (const auto& [name, part] : kPhases) bubble[name] = p.share(part);
-    return bubble;
+namespace {
+
+Json class_json(const TraceComparison& comparison, const sim::ComparedClass& c) {
+  Json json{{"phase", name_of(c.phase)}};
+  if (c.kind) json["kind"] = name_of(*c.kind);
+  json["operations"] = c.operations;
+  json["predicted_s"] = c.predicted_s;
+  json["measured_s"] = c.measured_s;
+  json["difference_s"] = c.difference_s();
+  json["share"] = comparison.share(c.exposed_difference_s);
+  return json;
+}
+
+Json operation_json(const sim::ComparedOperation& o) {
+  return {{"id", o.id},
+          {"name", o.name},
+          {"predicted_s", o.predicted_s},
+          {"measured_s", o.measured_s},
+          {"difference_s", o.difference_s()}};
+}
+
+Json slow_json(const char* what, const std::vector<sim::Slow>& list) {
+  return json_list(list, [&](const sim::Slow& slow) -> Json {
+    return {{what, slow.number}, {"slower_by", slow.by}};
   });
-  document["limiting_stage"] = sides.json([](const PipelineSummary& p) { return p.limiting(); });
-  document["stages"] = sides.json([](const PipelineSummary& p) {
-    Json stages = Json::array();
-    for (const StageSummary& stage : p.stages) {
-      Json& of = stages.emplace_back(Json{{"busy_s", stage.busy_s}});
-      for (const auto& [name, part] : kPhases) of[fmt::format("{}_s", name)] = stage.*part;
-      add_communication(stage.communication, of);
-    }
-    return stages;
-  });
+}
+
+}  // namespace
+
+std::vector<sim::ComparedOperation> top_operations(const TraceComparison& comparison,
+                                                   std::int64_t top) {
+  const std::int64_t count = std::min<std::int64_t>(top, std::ssize(comparison.operations));
+  return {comparison.operations.begin(), comparison.operations.begin() + count};
+}
+
+Json trace_comparison_json(const TraceComparison& comparison, std::int64_t top) {
+  const auto told = [&](const sim::ComparedClass& c) { return class_json(comparison, c); };
+  Json causes = Json::array();
+  for (std::size_t i = 0; i < sim::kCauses; ++i) {
+    causes.push_back({{"cause", name_of(static_cast<sim::Cause>(i))},
+                      {"difference_s", comparison.causes_s[i]},
+                      {"share", comparison.share(comparison.causes_s[i])}});
+  }
+  Json document{{"schema", "shardwright.comparison/1.4"},
+                {"step_time_s",
+                 {{"predicted", comparison.predicted_step_s},
+                  {"measured", comparison.measured_step_s},
+                  {"error", comparison.error()}}},
+                {"predicted_ranks", comparison.predicted_ranks},
+                {"predicted_steps", comparison.predicted_steps},
+                {"measured_ranks", comparison.measured_ranks},
+                {"measured_steps", comparison.measured_steps},
+                {"plan_differences", comparison.plan_differences},
+                {"only_predicted", comparison.only_predicted},
+                {"only_measured", comparison.only_measured},
+                {"causes", std::move(causes)},
+                {"phases", json_list(comparison.phases, told)},
+                {"classes", json_list(comparison.classes, told)},
+                {"operations", json_list(top_operations(comparison, top), operation_json)},
+                {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
+                {"slow_steps", slow_json("step", comparison.slow_steps)}};
+  add_compared_pipeline(comparison, document);
+  add_compared_communication(comparison, document);
+  return document;
 }
 
 }  // namespace shardwright::cli

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "cli/render/scores/validation.h"
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
-#include "cli/text.h"
+#include "cli/render/text/terminal.h"
 
 namespace shardwright::cli {
 
@@ -33,7 +33,7 @@ Json coverage_json(const Coverage& coverage) {
 void add_rows(Table& table, const std::map<std::string, Coverage>& groups) {
   for (const auto& [name, coverage] : groups) {
     table.add_row(
-        {name, fmt::format("{}", coverage.runs),
+        {name, coverage.runs,
          percent(static_cast<double>(coverage.inside) / static_cast<double>(coverage.runs)),
          fmt::format("{:.2f}", std::exp(coverage.median_half_width))});
   }
@@ -43,12 +43,10 @@ void add_rows(Table& table, const std::map<std::string, Coverage>& groups) {
 
 std::string strangers_text(const sim::Validation& strangers, const Terminal& out) {
   std::vector<Column> columns = score_columns("source");
-  columns.push_back({"in the 90 % interval", Align::kRight});
+  columns.push_back(right("in the 90 % interval"));
   Table table(std::move(columns));
   const auto add = [&](const std::string& name, const sim::ValidationSummary& summary) {
-    std::vector<Cell> cells{name};
-    add_score(cells, summary.time);
-    add_score(cells, summary.memory);
+    std::vector<Cell> cells = score_cells(name, summary);
     cells.emplace_back(fmt::format("{} of {}", summary.inside_interval, summary.time.n));
     table.add_row(std::move(cells));
   };
@@ -81,22 +79,15 @@ Json strangers_json(const sim::Validation& strangers) {
 
 std::string novelty_coverage_text(const profiles::NoveltyWidths& widths, const Terminal& out) {
   if (!widths.known()) return {};
-  Table table({{"runs as a stranger's"},
-               {"runs", Align::kRight},
-               {"inside", Align::kRight},
-               {"median factor", Align::kRight}});
+  Table table({"runs as a stranger's", right("runs"), right("inside"), right("median factor")});
   add_rows(table, widths.by_class);
   table.add_rule();
   add_rows(table, widths.by_novelty);
-  Table sources({{"source"},
-                 {"runs", Align::kRight},
-                 {"mean error", Align::kRight},
-                 {"without what it taught", Align::kRight},
-                 {"inside", Align::kRight}});
+  Table sources({"source", right("runs"), right("mean error"), right("without what it taught"),
+                 right("inside")});
   for (const auto& [name, source] : widths.by_source) {
     sources.add_row(
-        {name, fmt::format("{}", source.runs), percent(source.named_error),
-         percent(source.stranger_error),
+        {name, source.runs, percent(source.named_error), percent(source.stranger_error),
          percent(static_cast<double>(source.inside) / static_cast<double>(source.runs))});
   }
   return heading(out, "Intervals made without a run's source, by class and by what else is new") +
@@ -132,8 +123,6 @@ Json novelty_coverage_json(const profiles::NoveltyWidths& widths) {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string year_of(const sim::ReleaseScore& score) {
   return score.year > 0 ? fmt::format("{}", score.year) : "no date";
 }
@@ -144,7 +133,7 @@ void add_row(Table& table, const std::string& name, const std::string& released,
   const auto mean = [](const sim::ErrorScore& errors) {
     return errors.n > 0 ? percent(errors.mape) : std::string();
   };
-  table.add_row({name, released, fmt::format("{}", n), mean(score.time), percent(score.time.median),
+  table.add_row({name, released, n, mean(score.time), percent(score.time.median),
                  percent(score.time.worst), mean(score.source_left_out),
                  fmt::format("{} of {}", score.inside_interval, n)});
 }
@@ -159,14 +148,8 @@ Json scores_json(const sim::ReleaseScore& score) {
 }  // namespace
 
 std::string by_framework_text(const std::vector<sim::FrameworkScore>& scores, const Terminal& out) {
-  Table table({{"framework"},
-               {"released"},
-               {"times", Align::kRight},
-               {"mean", Align::kRight},
-               {"median", Align::kRight},
-               {"worst", Align::kRight},
-               {"source left out", Align::kRight},
-               {"in the 90 % interval", Align::kRight}});
+  Table table({"framework", "released", right("times"), right("mean"), right("median"),
+               right("worst"), right("source left out"), right("in the 90 % interval")});
   for (const sim::FrameworkScore& framework : scores) {
     const bool one = framework.years.size() == 1;
     add_row(table, framework.framework, one ? year_of(framework.all) : "all", framework.all);
@@ -179,30 +162,24 @@ std::string by_framework_text(const std::vector<sim::FrameworkScore>& scores, co
 }
 
 Json by_framework_json(const std::vector<sim::FrameworkScore>& scores) {
-  Json json = Json::array();
-  for (const sim::FrameworkScore& framework : scores) {
-    Json entry{{"framework", framework.framework}, {"newest", framework.all.releases.front()}};
-    entry.update(scores_json(framework.all));
-    entry["years"] = Json::array();
-    for (const sim::ReleaseScore& year : framework.years) {
-      Json of_year{{"year", year.year > 0 ? Json(year.year) : Json(nullptr)},
-                   {"releases", year.releases}};
-      of_year.update(scores_json(year));
-      entry["years"].push_back(std::move(of_year));
-    }
-    json.push_back(std::move(entry));
-  }
-  return json;
+  const auto of_year = [](const sim::ReleaseScore& year) {
+    Json json{{"year", year.year > 0 ? Json(year.year) : Json(nullptr)},
+              {"releases", year.releases}};
+    json.update(scores_json(year));
+    return json;
+  };
+  return json_list(scores, [&](const sim::FrameworkScore& framework) {
+    Json json{{"framework", framework.framework}, {"newest", framework.all.releases.front()}};
+    json.update(scores_json(framework.all));
+    json["years"] = json_list(framework.years, of_year);
+    return json;
+  });
 }
 
 std::string by_gpu_text(const sim::Validation& validation, const Terminal& out) {
   Table table(score_columns("GPU"));
   for (const auto& [gpu, summary] : validation.by_gpu) {
-    if (summary.predicted == 0) continue;
-    std::vector<Cell> cells{gpu};
-    add_score(cells, summary.time);
-    add_score(cells, summary.memory);
-    table.add_row(std::move(cells));
+    if (summary.predicted > 0) table.add_row(score_cells(gpu, summary));
   }
   return heading(out, "Errors by GPU: iteration time, then peak memory") + table.render(out);
 }
@@ -224,20 +201,15 @@ constexpr std::size_t kGroupsShown = 8;
 
 std::string choices_text(const sim::ChoiceScore& score, bool rows, const Terminal& out) {
   if (score.groups.empty()) return {};
-  Table table({{"model"},
-               {"on"},
-               {"release"},
-               {"layouts", Align::kRight},
-               {"rank correlation", Align::kRight},
-               {"first choice loses", Align::kRight},
-               {"any layout loses", Align::kRight}});
+  Table table({"model", "on", "release", right("layouts"), right("rank correlation"),
+               right("first choice loses"), right("any layout loses")});
   const std::size_t shown =
       rows ? score.groups.size() : std::min(kGroupsShown, score.groups.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const sim::ChoiceGroup& group = score.groups[i];
     table.add_row({group.model, fmt::format("{} {}", group.gpus, group.gpu), group.release,
-                   fmt::format("{}", group.layouts), fmt::format("{:+.2f}", group.kendall_tau),
-                   percent(group.regret), percent(group.random_regret)});
+                   group.layouts, fmt::format("{:+.2f}", group.kendall_tau), percent(group.regret),
+                   percent(group.random_regret)});
   }
   std::string text =
       heading(out, "Choices among measured layouts of one model on one cluster, worst first") +
@@ -255,23 +227,23 @@ std::string choices_text(const sim::ChoiceScore& score, bool rows, const Termina
 }
 
 nlohmann::ordered_json choices_json(const sim::ChoiceScore& score) {
-  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
-  for (const sim::ChoiceGroup& group : score.groups) {
-    groups.push_back({{"source", group.source},
-                      {"model", group.model},
-                      {"gpu", group.gpu},
-                      {"gpus", group.gpus},
-                      {"seq_len", group.seq_len},
-                      {"global_batch", group.sequences},
-                      {"precision", group.precision},
-                      {"release", group.release},
-                      {"layouts", group.layouts},
-                      {"kendall_tau", group.kendall_tau},
-                      {"regret", group.regret},
-                      {"random_regret", group.random_regret},
-                      {"chosen", group.chosen},
-                      {"best", group.best}});
-  }
+  nlohmann::ordered_json groups =
+      json_list(score.groups, [&](const sim::ChoiceGroup& group) -> nlohmann::ordered_json {
+        return {{"source", group.source},
+                {"model", group.model},
+                {"gpu", group.gpu},
+                {"gpus", group.gpus},
+                {"seq_len", group.seq_len},
+                {"global_batch", group.sequences},
+                {"precision", group.precision},
+                {"release", group.release},
+                {"layouts", group.layouts},
+                {"kendall_tau", group.kendall_tau},
+                {"regret", group.regret},
+                {"random_regret", group.random_regret},
+                {"chosen", group.chosen},
+                {"best", group.best}};
+      });
   return {{"groups", score.groups.size()},
           {"kendall_tau", score.kendall_tau},
           {"regret_mean", score.regret_mean},

@@ -12,8 +12,7 @@
 
 #include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
-#include "cli/render/text/table.h"
-#include "cli/text.h"
+#include "cli/render/text/terminal.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
@@ -25,16 +24,14 @@ std::string signed_percent(double fraction) {
 }
 
 std::vector<Cell> summary_row(const std::string& name, const sim::ValidationSummary& summary) {
-  std::vector<Cell> cells{name};
-  add_score(cells, summary.time);
-  add_score(cells, summary.memory);
-  cells.emplace_back(fmt::format("{}", summary.wrong_outcomes));
+  std::vector<Cell> cells = score_cells(name, summary);
+  cells.emplace_back(summary.wrong_outcomes);
   return cells;
 }
 
 std::string by_source(const sim::Validation& validation, const Terminal& out) {
   std::vector<Column> columns = score_columns("source");
-  columns.push_back({"misfit", Align::kRight});
+  columns.push_back(right("misfit"));
   Table table(std::move(columns));
   for (const auto& [source, summary] : validation.by_source) {
     table.add_row(summary_row(source, summary));
@@ -45,17 +42,9 @@ std::string by_source(const sim::Validation& validation, const Terminal& out) {
 }
 
 std::string speedups(const sim::Validation& validation, const Terminal& out) {
-  Table table({{"model"},
-               {"GPUs", Align::kRight},
-               {"seq", Align::kRight},
-               {"ckpt", Align::kRight},
-               {"YaFSDP", Align::kRight},
-               {"error", Align::kRight},
-               {"FSDP1", Align::kRight},
-               {"error", Align::kRight},
-               {"faster by", Align::kRight},
-               {"predicted", Align::kRight},
-               {"points", Align::kRight}});
+  Table table({"model", right("GPUs"), right("seq"), right("ckpt"), right("YaFSDP"), right("error"),
+               right("FSDP1"), right("error"), right("faster by"), right("predicted"),
+               right("points")});
   int within = 0;
   for (const sim::SpeedupPair& pair : validation.speedups) {
     const sim::ValidatedRow& yafsdp = validation.rows[pair.yafsdp];
@@ -65,9 +54,9 @@ std::string speedups(const sim::Validation& validation, const Terminal& out) {
     within += good;
     const Plan& plan = yafsdp.row.plan;
     table.add_row({yafsdp.row.model.name,
-                   fmt::format("{}", plan.gpus),
-                   fmt::format("{}", plan.seq_len),
-                   fmt::format("{}", plan.ckpt_layers),
+                   plan.gpus,
+                   plan.seq_len,
+                   plan.ckpt_layers,
                    fmt::format("{:.2f} s", *yafsdp.row.iteration_s),
                    signed_percent(*yafsdp.time_error),
                    fmt::format("{:.2f} s", *fsdp1.row.iteration_s),
@@ -81,24 +70,14 @@ std::string speedups(const sim::Validation& validation, const Terminal& out) {
 }
 
 std::string every_row(const sim::Validation& validation, const Terminal& out) {
-  Table table({{"id"},
-               {"model"},
-               {"GPUs", Align::kRight},
-               {"strategy"},
-               {"sequences", Align::kRight},
-               {"time, s", Align::kRight},
-               {"model", Align::kRight},
-               {"off, %", Align::kRight},
-               {"GiB", Align::kRight},
-               {"model", Align::kRight},
-               {"off, %", Align::kRight},
-               {"fits"}});
+  Table table({"id", "model", right("GPUs"), "strategy", right("sequences"), right("time, s"),
+               right("model"), right("off, %"), right("GiB"), right("model"), right("off, %"),
+               "fits"});
   const auto hundredths = [](double fraction) { return fmt::format("{:+.1f}", 100 * fraction); };
   for (const sim::ValidatedRow& row : validation.rows) {
     const Plan& plan = row.row.plan;
     std::vector<Cell> cells{
-        row.row.id, row.row.model.name, fmt::format("{}", plan.gpus),
-        std::string(name_of(plan.strategy)),
+        row.row.id, row.row.model.name, plan.gpus, name_of(plan.strategy),
         fmt::format("{}x{}x{}", plan.seq_len, plan.micro_batch, plan.grad_accum)};
     const bool predicted = row.skipped.empty();
     if (!predicted) cells.back() = {"skipped", Style::kYellow};
@@ -119,11 +98,7 @@ std::string every_row(const sim::Validation& validation, const Terminal& out) {
 }
 
 std::string source_constants(const sim::Validation& validation, const Terminal& out) {
-  Table table({{"constant"},
-               {"source"},
-               {"fitted", Align::kRight},
-               {"prior", Align::kRight},
-               {"others get"}});
+  Table table({"constant", "source", right("fitted"), right("prior"), "others get"});
   for (const sim::SourceConstant& constant : validation.source_constants) {
     table.add_row({constant.name, constant.source, fmt::format("{:.4g}", constant.value),
                    fmt::format("{:.4g}", constant.prior),
@@ -142,26 +117,28 @@ std::string stand_ins(const sim::Validation& validation) {
     ++runs;
   }
   if (pairs.empty()) return {};
-  return fmt::format("Software that does not ship is predicted as what it resembles, in {} {}: {}.",
-                     runs, runs == 1 ? "run" : "runs", fmt::join(pairs, ", "));
+  return fmt::format("Software that does not ship is predicted as what it resembles, in {}: {}.",
+                     counted(runs, "run"), fmt::join(pairs, ", "));
 }
 
 }  // namespace
 
 std::vector<Column> score_columns(std::string subject) {
-  std::vector<Column> columns{{std::move(subject)}};
+  std::vector<Column> columns{std::move(subject)};
   for (const char* what : {"times", "peaks"}) {
-    for (const char* title : {what, "mean", "median", "worst"})
-      columns.push_back({title, Align::kRight});
+    for (const char* title : {what, "mean", "median", "worst"}) columns.push_back(right(title));
   }
   return columns;
 }
 
-void add_score(std::vector<Cell>& cells, const sim::ErrorScore& score) {
-  cells.emplace_back(fmt::format("{}", score.n));
-  for (const double error : {score.mape, score.median, score.worst}) {
-    cells.emplace_back(score.n > 0 ? percent(error) : "");
+std::vector<Cell> score_cells(const std::string& name, const sim::ValidationSummary& summary) {
+  std::vector<Cell> cells{name};
+  for (const sim::ErrorScore& score : {summary.time, summary.memory}) {
+    cells.emplace_back(score.n);
+    for (const double error : {score.mape, score.median, score.worst})
+      cells.emplace_back(score.n > 0 ? percent(error) : "");
   }
+  return cells;
 }
 
 std::string validation_text(const sim::Validation& validation, bool rows, const Terminal& out) {
@@ -202,13 +179,9 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
 }
 
 std::string layer_periods_text(const std::vector<sim::LayerPeriod>& periods, const Terminal& out) {
-  Table table({{"strategy"},
-               {"model"},
-               {"published", Align::kRight},
-               {"predicted", Align::kRight},
-               {"error", Align::kRight}});
+  Table table({"strategy", "model", right("published"), right("predicted"), right("error")});
   for (const sim::LayerPeriod& period : periods) {
-    table.add_row({std::string(name_of(period.row.plan.strategy)), period.row.model.name,
+    table.add_row({name_of(period.row.plan.strategy), period.row.model.name,
                    fmt::format("{:.1f} ms", 1e3 * period.measured_s),
                    fmt::format("{:.1f} ms", 1e3 * period.predicted_s),
                    signed_percent(period.predicted_s / period.measured_s - 1)});
@@ -218,15 +191,11 @@ std::string layer_periods_text(const std::vector<sim::LayerPeriod>& periods, con
 
 std::string kernel_score_text(const std::string& what, const sim::KernelScore& score,
                               const Terminal& out) {
-  Table table({{"kernels"},
-               {"n", Align::kRight},
-               {"mean", Align::kRight},
-               {"median", Align::kRight},
-               {"p90", Align::kRight}});
+  Table table({"kernels", right("n"), right("mean"), right("median"), right("p90")});
   const auto add = [&table](const std::string& name, const profiles::ErrorSummary& errors) {
     if (errors.n == 0) return;
-    table.add_row({name, fmt::format("{}", errors.n), percent(errors.mape), percent(errors.median),
-                   percent(errors.p90)});
+    table.add_row(
+        {name, errors.n, percent(errors.mape), percent(errors.median), percent(errors.p90)});
   };
   const auto add_group = [&add](const std::string& name, const sim::GroupScore& group) {
     add(name, group.all);
@@ -244,7 +213,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore& score) {
-  std::vector<Cell> cells{name, fmt::format("{}", score.time[0].n)};
+  std::vector<Cell> cells{name, score.time[0].n};
   for (const sim::ErrorScore& errors : score.time) {
     cells.emplace_back(percent(errors.mape));
     cells.emplace_back(percent(errors.worst));
@@ -253,10 +222,10 @@ std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore
 }
 
 std::string scores(const sim::LeaveOneOut& result, const Terminal& out) {
-  std::vector<Column> columns{{"source"}, {"times", Align::kRight}};
+  std::vector<Column> columns{"source", right("times")};
   for (const char* way : {"fitted", "run out", "cell out", "source out"}) {
-    columns.push_back({way, Align::kRight});
-    columns.push_back({"worst", Align::kRight});
+    columns.push_back(right(way));
+    columns.push_back(right("worst"));
   }
   Table table(std::move(columns));
   for (const auto& [source, score] : result.by_source) table.add_row(score_row(source, score));
@@ -266,10 +235,7 @@ std::string scores(const sim::LeaveOneOut& result, const Terminal& out) {
 }
 
 std::string constants(const profiles::HeldOutRecord& record, const Terminal& out) {
-  Table table({{"constant"},
-               {"fitted", Align::kRight},
-               {"run out", Align::kRight},
-               {"source out", Align::kRight}});
+  Table table({"constant", right("fitted"), right("run out"), right("source out")});
   const auto range = [](const std::array<double, 2>& r) {
     return fmt::format("{:.4g} to {:.4g}", r[0], r[1]);
   };
@@ -281,12 +247,8 @@ std::string constants(const profiles::HeldOutRecord& record, const Terminal& out
 }
 
 std::string every_row(const sim::LeaveOneOut& result, const Terminal& out) {
-  Table table({{"id"},
-               {"time, s", Align::kRight},
-               {"fitted, %", Align::kRight},
-               {"run out, %", Align::kRight},
-               {"source out, %", Align::kRight},
-               {"in interval"}});
+  Table table({"id", right("time, s"), right("fitted, %"), right("run out, %"),
+               right("source out, %"), "in interval"});
   for (const sim::LeftOutRow& row : result.rows) {
     std::vector<Cell> cells{row.id, fmt::format("{:.5g}", row.measured_s)};
     for (const double error : row.error) cells.emplace_back(fmt::format("{:+.1f}", 100 * error));
@@ -325,12 +287,10 @@ Json way_json(const sim::LeaveOneOut& result, double level, sim::HeldOut way) {
 std::string leave_one_out_text(const sim::LeaveOneOut& result,
                                const profiles::HeldOutRecord& record, bool rows,
                                const Terminal& out) {
-  const auto heading = [&](std::string_view text) {
-    return fmt::format("\n{}\n", paint(out, Style::kBold, text));
-  };
   std::string text;
-  if (rows) text += heading("Every time, held out") + every_row(result, out);
+  if (rows) text += heading(out, "Every time, held out") + every_row(result, out);
   text += heading(
+      out,
       "Iteration time, constants fitted again to all, without the run, its cell, its source; "
       "means");
   text += scores(result, out);
@@ -361,7 +321,7 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result,
             record.peaks, record.peaks_run_out, 100 * record.level, record.peaks_source_out),
         out);
   }
-  text += heading("The fitted constants, and how far one run or one source moves them");
+  text += heading(out, "The fitted constants, and how far one run or one source moves them");
   text += constants(record, out);
   return text;
 }
@@ -378,29 +338,27 @@ Json leave_one_out_json(const sim::LeaveOneOut& result, const profiles::HeldOutR
                 {"run_out", record.peaks_run_out},
                 {"source_out", record.peaks_source_out}}}}}};
   Json& run_out = json["leave_one_out"];
-  run_out["constants"] = Json::array();
-  for (const profiles::MovedConstant& constant : record.constants) {
-    run_out["constants"].push_back({{"name", constant.name},
-                                    {"value", constant.value},
-                                    {"held_out", constant.run_out},
-                                    {"source_held_out", constant.source_out}});
-  }
-  run_out["rows"] = Json::array();
-  for (const sim::LeftOutRow& row : result.rows) {
-    run_out["rows"].push_back({{"id", row.id},
-                               {"predicted_iter_time_s", row.predicted_s},
-                               {"in_sample_error", row.error[0]},
-                               {"time_error", row.error[1]},
-                               {"cell_held_out_error", row.error[2]},
-                               {"source_held_out_error", row.error[3]},
-                               {"inside_interval", row.inside[0]}});
-  }
+  run_out["constants"] =
+      json_list(record.constants, [&](const profiles::MovedConstant& constant) -> Json {
+        return {{"name", constant.name},
+                {"value", constant.value},
+                {"held_out", constant.run_out},
+                {"source_held_out", constant.source_out}};
+      });
+  run_out["rows"] = json_list(result.rows, [&](const sim::LeftOutRow& row) -> Json {
+    return {{"id", row.id},
+            {"predicted_iter_time_s", row.predicted_s},
+            {"in_sample_error", row.error[0]},
+            {"time_error", row.error[1]},
+            {"cell_held_out_error", row.error[2]},
+            {"source_held_out_error", row.error[3]},
+            {"inside_interval", row.inside[0]}};
+  });
   return json;
 }
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using tuner::ScoredWholeRun;
 
 Json coverage_json(const profiles::Coverage& coverage) {
@@ -408,12 +366,9 @@ Json coverage_json(const profiles::Coverage& coverage) {
 }
 
 Json assumed_json(const tuner::IdealHours& ideal) {
-  const auto or_null = [](const std::string& text) {
-    return text.empty() ? Json(nullptr) : Json(text);
-  };
   return {{"plan", ideal.plan ? Json(plan_to_json(*ideal.plan)) : Json(nullptr)},
-          {"stack", or_null(ideal.stack)},
-          {"cluster", or_null(ideal.cluster)},
+          {"stack", text_or_null(ideal.stack)},
+          {"cluster", text_or_null(ideal.cluster)},
           {"notes", ideal.assumed}};
 }
 
@@ -475,14 +430,8 @@ void add_row(Table& table, const ScoredWholeRun& row) {
 
 std::string whole_runs_text(const tuner::WholeRunScore& score,
                             const profiles::Production& production, const Terminal& out) {
-  Table table({{"training"},
-               {"tier"},
-               {"published", Align::kRight},
-               {"ideal", Align::kRight},
-               {"predicted", Align::kRight},
-               {"interval", Align::kRight},
-               {"inside"},
-               {"ideal steps by"}});
+  Table table({"training", "tier", right("published"), right("ideal"), right("predicted"),
+               right("interval"), "inside", "ideal steps by"});
   for (const ScoredWholeRun& row : score.runs) add_row(table, row);
   std::string text = heading(
       out, "Training runs, in thousand GPU hours: published GPU hours, ideal steps, predicted");
@@ -506,16 +455,11 @@ std::string whole_runs_text(const tuner::WholeRunScore& score,
                     "whole run (6 N a token).",
                     generation, reached.n, 100 * reached.mfu[0], 100 * reached.mfu[2]));
   }
-  for (const std::string& sentence : sentences) {
-    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
-  }
-  return text;
+  return text + sentences_text(sentences, out);
 }
 
 Json whole_runs_json(const tuner::WholeRunScore& score) {
-  Json rows = Json::array();
-  for (const ScoredWholeRun& row : score.runs) rows.push_back(row_json(row));
-  return rows;
+  return json_list(score.runs, [](const ScoredWholeRun& row) { return row_json(row); });
 }
 
 Json whole_runs_summary_json(const tuner::WholeRunScore& score,
@@ -533,12 +477,6 @@ Json whole_runs_summary_json(const tuner::WholeRunScore& score,
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json optional_number(const std::optional<double>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 /// What the framework reserves, of what it may.
 double share_of_memory(const sim::MemoryPrediction& memory) {
   return static_cast<double>(memory.peak_reserved_bytes) /
@@ -551,23 +489,23 @@ Json row_json(const sim::ValidatedRow& row) {
   return {
       {"id", row.row.id},
       {"predicted_iter_time_s", predicted ? Json(time.iteration_s) : Json(nullptr)},
-      {"measured_iter_time_s", optional_number(row.row.iteration_s)},
-      {"time_error", optional_number(row.time_error)},
+      {"measured_iter_time_s", or_null(row.row.iteration_s)},
+      {"time_error", or_null(row.time_error)},
       {"predicted_peak_gib", predicted ? Json(row.predicted_peak_gib) : Json(nullptr)},
-      {"measured_peak_gib", optional_number(row.row.peak_gib)},
-      {"memory_error", optional_number(row.memory_error)},
+      {"measured_peak_gib", or_null(row.row.peak_gib)},
+      {"memory_error", or_null(row.memory_error)},
       {"fits", predicted ? Json(row.prediction.memory.fits) : Json(nullptr)},
       {"memory_share", predicted ? Json(share_of_memory(row.prediction.memory)) : Json(nullptr)},
       {"outcome", row.row.out_of_memory ? "oom" : "ok"},
-      {"skipped", predicted ? Json(nullptr) : Json(row.skipped)},
+      {"skipped", text_or_null(row.skipped)},
       {"source", row.row.source},
       {"mem_kind", row.row.peak_gib ? Json(name_of(row.row.counter)) : Json(nullptr)},
       {"predicted_interval_s",
        predicted ? Json{time.interval_s[0], time.interval_s[1]} : Json(nullptr)},
       {"extrapolated", row.prediction.extrapolated},
       {"seen", predicted ? Json(name_of(time.novelty)) : Json(nullptr)},
-      {"stack_called", row.row.stack_called.empty() ? Json(nullptr) : Json(row.row.stack_called)},
-      {"suspect", row.row.suspect.empty() ? Json(nullptr) : Json(row.row.suspect)},
+      {"stack_called", text_or_null(row.row.stack_called)},
+      {"suspect", text_or_null(row.row.suspect)},
       {"verdict", predicted ? Json(name_of(row.prediction.memory.verdict)) : Json(nullptr)}};
 }
 
@@ -596,22 +534,22 @@ Json score_json(const sim::ErrorScore& score) {
 }
 
 Json validation_json(const sim::Validation& validation) {
-  Json document{{"schema", "shardwright.validation/1.0"}, {"rows", Json::array()}};
-  for (const sim::ValidatedRow& row : validation.rows) document["rows"].push_back(row_json(row));
+  Json document{{"schema", "shardwright.validation/1.0"},
+                {"rows", json_list(validation.rows,
+                                   [](const sim::ValidatedRow& row) { return row_json(row); })}};
   Json& summary = document["summary"] = summary_json(validation.all);
   summary["by_source"] = Json::object();
   for (const auto& [source, scores] : validation.by_source) {
     summary["by_source"][source] = summary_json(scores);
   }
-  summary["constants_of_one_source"] = Json::array();
-  for (const sim::SourceConstant& constant : validation.source_constants) {
-    summary["constants_of_one_source"].push_back(
-        {{"name", constant.name},
-         {"source", constant.source},
-         {"value", constant.value},
-         {"prior", constant.prior},
-         {"only_for_it", constant.applies_to_source_only}});
-  }
+  summary["constants_of_one_source"] =
+      json_list(validation.source_constants, [&](const sim::SourceConstant& constant) -> Json {
+        return {{"name", constant.name},
+                {"source", constant.source},
+                {"value", constant.value},
+                {"prior", constant.prior},
+                {"only_for_it", constant.applies_to_source_only}};
+      });
   summary["skipped_because"] = validation.skipped_because;
   Json pairs = Json::array();
   std::int64_t within = 0;
@@ -628,15 +566,13 @@ Json validation_json(const sim::Validation& validation) {
 }
 
 Json layer_periods_json(const std::vector<sim::LayerPeriod>& periods) {
-  Json result = Json::array();
-  for (const sim::LayerPeriod& period : periods) {
-    result.push_back({{"id", period.row.id},
-                      {"strategy", name_of(period.row.plan.strategy)},
-                      {"measured_s", period.measured_s},
-                      {"predicted_s", period.predicted_s},
-                      {"error", period.predicted_s / period.measured_s - 1}});
-  }
-  return result;
+  return json_list(periods, [&](const sim::LayerPeriod& period) -> Json {
+    return {{"id", period.row.id},
+            {"strategy", name_of(period.row.plan.strategy)},
+            {"measured_s", period.measured_s},
+            {"predicted_s", period.predicted_s},
+            {"error", period.predicted_s / period.measured_s - 1}};
+  });
 }
 
 Json kernel_score_json(const sim::KernelScore& score) {
@@ -657,16 +593,10 @@ std::string error_against(std::optional<double> predicted, double measured) {
 }  // namespace
 
 std::string gpu_results_text(const sim::GpuResults& results, const Terminal& out) {
-  Table table({{"model"},
-               {"GPUs", Align::kRight},
-               {"measured", Align::kRight},
-               {"predicted", Align::kRight},
-               {"error", Align::kRight},
-               {"then", Align::kRight},
-               {"after measure", Align::kRight},
-               {"attention"}});
+  Table table({"model", right("GPUs"), right("measured"), right("predicted"), right("error"),
+               right("then"), right("after measure"), "attention"});
   for (const sim::GpuRun& run : results.runs) {
-    table.add_row({run.model, fmt::format("{}", run.gpus), quantity(run.measured_s, "s"),
+    table.add_row({run.model, run.gpus, quantity(run.measured_s, "s"),
                    quantity(run.predicted_s, "s"), error_against(run.predicted_s, run.measured_s),
                    error_against(run.then_s, run.measured_s),
                    error_against(run.after_s, run.measured_s), run.attention});
@@ -679,22 +609,19 @@ std::string gpu_results_text(const sim::GpuResults& results, const Terminal& out
 }
 
 nlohmann::ordered_json gpu_results_json(const sim::GpuResults& results) {
-  const auto number = [](std::optional<double> value) {
-    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-  };
-  nlohmann::ordered_json runs = nlohmann::ordered_json::array();
-  for (const sim::GpuRun& run : results.runs) {
-    runs.push_back({{"model", run.model},
-                    {"gpus", run.gpus},
-                    {"attention", run.attention},
-                    {"measured_step_s", run.measured_s},
-                    {"predicted_step_s", run.predicted_s},
-                    {"error", run.error()},
-                    {"predicted_then_step_s", number(run.then_s)},
-                    {"predicted_after_measure_step_s", number(run.after_s)},
-                    {"peak_bytes", run.peak_bytes},
-                    {"predicted_peak_bytes", run.predicted_peak_bytes}});
-  }
+  nlohmann::ordered_json runs =
+      json_list(results.runs, [&](const sim::GpuRun& run) -> nlohmann::ordered_json {
+        return {{"model", run.model},
+                {"gpus", run.gpus},
+                {"attention", run.attention},
+                {"measured_step_s", run.measured_s},
+                {"predicted_step_s", run.predicted_s},
+                {"error", run.error()},
+                {"predicted_then_step_s", or_null(run.then_s)},
+                {"predicted_after_measure_step_s", or_null(run.after_s)},
+                {"peak_bytes", run.peak_bytes},
+                {"predicted_peak_bytes", run.predicted_peak_bytes}};
+      });
   return {{"gpu", results.gpu},
           {"when", results.when},
           {"cluster", results.cluster},

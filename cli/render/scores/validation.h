@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"
 #include "profiles/uncertainty/uncertainty.h"
 #include "sim/score/kernel_scores.h"
@@ -16,9 +15,9 @@
 namespace shardwright::cli {
 
 /// Columns of a table of scores by `subject`: times, then peaks, each n, mean, median and worst;
-/// and a row's cells of one of the two.
+/// and the cells of one of its rows.
 std::vector<Column> score_columns(std::string subject);
-void add_score(std::vector<Cell>& cells, const sim::ErrorScore& score);
+std::vector<Cell> score_cells(const std::string& name, const sim::ValidationSummary& summary);
 /// {n, mape, median, worst}.
 nlohmann::ordered_json score_json(const sim::ErrorScore& score);
 

@@ -17,11 +17,24 @@ std::string json_text(const nlohmann::ordered_json& document);
 /// How far a model misses what it was held against: n, mape, median, p90.
 nlohmann::ordered_json errors_json(const profiles::ErrorSummary& errors);
 
-// A value in JSON where there is one, or null. Whoever calls it includes <nlohmann/json.hpp>.
+// Values where there are any, or null, and lists. Whoever calls these includes <nlohmann/json.hpp>.
 
 template <typename Value, typename Json = nlohmann::ordered_json>
 Json or_null(const std::optional<Value>& value) {
   return value ? Json(*value) : Json(nullptr);
+}
+
+template <typename Json = nlohmann::ordered_json>
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
+}
+
+/// What `told` makes of each element of `list`.
+template <typename List, typename Told, typename Json = nlohmann::ordered_json>
+Json json_list(const List& list, Told told) {
+  Json json = Json::array();
+  for (const auto& element : list) json.push_back(told(element));
+  return json;
 }
 
 }  // namespace shardwright::cli

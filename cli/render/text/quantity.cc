@@ -74,6 +74,10 @@ std::string bytes(Bytes value) {
   return bytes(static_cast<double>(value));
 }
 
+double gib(Bytes value) {
+  return static_cast<double>(value) / kGiB;
+}
+
 std::string thousands(double value) {
   std::string digits = fmt::format("{:.0f}", value);
   for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');

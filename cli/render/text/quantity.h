@@ -3,6 +3,7 @@
 // "12 us", 84987084800 byte is "79.2 GiB".
 #pragma once
 
+#include <concepts>
 #include <string>
 #include <string_view>
 
@@ -17,9 +18,20 @@ std::string quantity(double value, std::string_view unit);
 /// A size in memory or of a message: "79.15 GiB".
 std::string bytes(Bytes value);
 std::string bytes(double value);
+double gib(Bytes value);
 
 /// A whole number of at least 0 as "1,234,567".
 std::string thousands(double value);
+template <std::integral Whole>
+std::string thousands(Whole value) {
+  return thousands(static_cast<double>(value));
+}
+
+/// "1 rank", "8 ranks".
+template <std::integral Whole>
+std::string counted(Whole count, std::string_view what) {
+  return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+}
 
 /// A large number as short as it can be read: "2e12", "1.5e13", "350000".
 std::string plain(double value);

@@ -4,11 +4,15 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/streams.h"
 
@@ -40,6 +44,9 @@ std::string heading(const Terminal& terminal, std::string_view text);
 /// `text` as lines that the terminal can show, each but the first behind `indent`.
 std::string paragraph(std::string_view text, const Terminal& terminal,
                       std::string_view indent = "");
+
+/// Each sentence from the beginning of a line on, in lines as wide as the terminal.
+std::string sentences_text(const std::vector<std::string>& sentences, const Terminal& terminal);
 
 // One line of progress for a person who waits: "validate 37/119 [######..........] 31 %, 4 s left".
 //
@@ -75,5 +82,89 @@ class Progress {
   Clock::time_point next_draw_;
   int shown_columns_ = 0;
 };
+
+// The one table of the command line: columns of text and numbers that fit the terminal.
+//
+// Numbers stand right, text left. A table wider than the terminal gives way in its widest text
+// columns, whose cells then take several lines; numbers are never cut. Without UTF-8 everything is
+// plain ASCII.
+//
+//   Table table({"strategy", right("iteration"), "tokens/s"});
+//   table.add_row({"yafsdp", "6.95 s", {"75423", Style::kGreen}});
+//   fmt::print("{}", table.render(context.out));
+
+/// kAuto is right when every cell of the column reads as a number (an optional unit may follow),
+/// else left.
+enum class Align { kAuto, kLeft, kRight };
+
+struct Column {
+  Column(std::string head, Align side = Align::kAuto)  // NOLINT(google-explicit-constructor)
+      : title(std::move(head)), align(side) {}
+  Column(const char* head) : title(head) {}  // NOLINT(google-explicit-constructor)
+
+  std::string title;
+  Align align = Align::kAuto;
+};
+inline Column left(std::string title) {
+  return {std::move(title), Align::kLeft};
+}
+inline Column right(std::string title) {
+  return {std::move(title), Align::kRight};
+}
+
+/// A cell's text, and a style where the terminal has colour.
+struct Cell {
+  Cell(std::string cell_text)
+      : text(std::move(cell_text)) {}                    // NOLINT(google-explicit-constructor)
+  Cell(const char* cell_text) : text(cell_text) {}       // NOLINT(google-explicit-constructor)
+  Cell(std::string_view cell_text) : text(cell_text) {}  // NOLINT(google-explicit-constructor)
+  template <std::integral Whole>
+  Cell(Whole number) : text(std::to_string(number)) {}  // NOLINT(google-explicit-constructor)
+  Cell(std::string cell_text, Style cell_style) : text(std::move(cell_text)), style(cell_style) {}
+
+  std::string text;
+  std::optional<Style> style;
+};
+
+class Table {
+ public:
+  /// Titles may be empty; when all are, the table has no head.
+  explicit Table(std::vector<Column> columns);
+
+  /// One cell per column; fewer leave the rest empty, more are a bug of the caller.
+  void add_row(std::vector<Cell> cells);
+  /// A line across the table before the next row, such as before a total.
+  void add_rule();
+
+  /// Every line ends in a newline and has no trailing spaces.
+  std::string render(const Terminal& terminal) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+  std::vector<std::size_t> rules_;  // indices of the rows that a line stands before
+};
+
+// A bar as long as its share: "██████▌" or "######".
+
+/// `share` of `columns`, between 0 and 1; anything above nothing shows at least something.
+std::string bar(double share, int columns, const Terminal& out);
+
+// Points on two logarithmic axes, in text.
+
+struct Point {
+  double x = 0, y = 0;  // above 0
+  char mark = '.';
+};
+
+struct Axis {
+  std::string title;          // "days"
+  std::vector<double> ticks;  // candidates; those within the range are written
+};
+
+/// Later points cover earlier ones. Points that are not above 0 in both are left out; fewer than
+/// two that differ give nothing. At most `out.columns` wide.
+std::string scatter(const std::vector<Point>& points, const Axis& x, const Axis& y, int rows,
+                    const Terminal& out);
 
 }  // namespace shardwright::cli

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
+#include "cli/render/text/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/why.h"
 #include "cli/streams.h"
@@ -35,8 +35,7 @@ namespace shardwright::cli {
 
 std::string checkpoint_words(const Plan& plan) {
   if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) return "nothing recomputed";
-  return fmt::format("{} layer{} {}", plan.ckpt_layers, plan.ckpt_layers == 1 ? "" : "s",
-                     recompute_name(plan));
+  return counted(plan.ckpt_layers, "layer") + " " + recompute_name(plan);
 }
 
 std::string plan_words(const Plan& plan) {
@@ -51,22 +50,18 @@ std::string plan_words(const Plan& plan) {
   text += fmt::format(", {} x {}, {}", plan.micro_batch, plan.grad_accum, checkpoint_words(plan));
   if (plan.document_length() < plan.seq_len)
     text += fmt::format(", documents of {}", plan.packed_length);
-  if (plan.buffers != usual.buffers)
-    text += fmt::format(", {} buffer{}", plan.buffers, plan.buffers == 1 ? "" : "s");
-  if (plan.attention != usual.attention)
-    text += fmt::format(", {} attention", name_of(plan.attention));
+  if (plan.buffers != usual.buffers) text += ", " + counted(plan.buffers, "buffer");
+  const auto say = [&text](const auto value, const auto usually, std::string_view what) {
+    if (value != usually) text += fmt::format(", {} {}", name_of(value), what);
+  };
+  say(plan.attention, usual.attention, "attention");
   if (plan.deterministic) text += ", deterministic";
   if (plan.loss_chunks > 1) text += fmt::format(", loss in {} pieces", plan.loss_chunks);
-  if (plan.allocator != usual.allocator)
-    text += fmt::format(", {} allocator", name_of(plan.allocator));
-  if (plan.param_dtype != usual.param_dtype)
-    text += fmt::format(", {} parameters", name_of(plan.param_dtype));
-  if (plan.reduce_dtype != usual.reduce_dtype)
-    text += fmt::format(", {} reduction", name_of(plan.reduce_dtype));
-  if (plan.master_dtype != usual.master_dtype)
-    text += fmt::format(", {} master weights", name_of(plan.master_dtype));
-  if (plan.moment_dtype != usual.moment_dtype)
-    text += fmt::format(", {} moments", name_of(plan.moment_dtype));
+  say(plan.allocator, usual.allocator, "allocator");
+  say(plan.param_dtype, usual.param_dtype, "parameters");
+  say(plan.reduce_dtype, usual.reduce_dtype, "reduction");
+  say(plan.master_dtype, usual.master_dtype, "master weights");
+  say(plan.moment_dtype, usual.moment_dtype, "moments");
   return text;
 }
 
@@ -74,6 +69,10 @@ std::string part_of_node_words(const Cluster& cluster, std::int64_t gpus) {
   const std::int64_t node = cluster.gpus_per_node;
   if (gpus <= 1 || gpus >= node || is_rack(node) || cluster.gpu.is_processor()) return "";
   return fmt::format("a part of one node: {} of its {} GPUs, with nothing beside them", gpus, node);
+}
+
+std::string needed_words(const sim::MemoryPrediction& memory) {
+  return fmt::format("{:.1f} of {:.1f} GiB", gib(memory.total_bytes), gib(memory.usable_bytes));
 }
 
 std::string peak_type_words(const Gpu& gpu, const Plan& plan) {
@@ -359,7 +358,7 @@ std::vector<std::string> uncertainty_sentences(const tuner::Tuning& tuning) {
     sentences.push_back(fmt::format(
         "Nobody said how many sequences a step takes: {} were assumed, below the critical batch "
         "of a training on 20 tokens a parameter; --global-batch says another number.",
-        thousands(static_cast<double>(tuning.usual_global_batch))));
+        thousands(tuning.usual_global_batch)));
   }
   return sentences;
 }
@@ -698,13 +697,10 @@ RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
 }
 
 nlohmann::ordered_json runs_here_json(const RunsHere& here) {
-  const auto text = [](const std::string& words) {
-    return words.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words);
-  };
   return {{"possible", here.possible()},
-          {"command", text(here.command)},
-          {"why_not", text(here.why_not)},
-          {"why_not_here", text(here.why_not_here)}};
+          {"command", text_or_null(here.command)},
+          {"why_not", text_or_null(here.why_not)},
+          {"why_not_here", text_or_null(here.why_not_here)}};
 }
 
 }  // namespace shardwright::cli

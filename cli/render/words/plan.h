@@ -29,6 +29,9 @@ std::string checkpoint_words(const Plan& plan);
 /// and racks.
 std::string part_of_node_words(const Cluster& cluster, std::int64_t gpus);
 
+/// "61.2 of 79.1 GiB": with the runtime, of what is usable.
+std::string needed_words(const sim::MemoryPrediction& memory);
+
 /// What the peak is of that MFU and HFU refer to: "dense bf16", of a processor "fp32".
 std::string peak_type_words(const Gpu& gpu, const Plan& plan);
 
@@ -55,8 +58,6 @@ std::string strategy_software(const Plan& plan, const Stack& stack);
 std::string foreign_strategy_sentence(const std::vector<sim::Prediction>& predictions,
                                       const Stack& stack);
 
-// How a plan is model-parallel, in a few words.
-
 // Why a model is divided as it is: a sentence for every size, with what its neighbours would take.
 
 /// One sentence for each size of the chosen plan. `tuning` holds a model-parallel answer.
@@ -66,9 +67,10 @@ std::vector<std::string> model_parallel_sentences(const TuningQuestion& question
 /// How the framework that lost compares; empty where there was one alone.
 std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
 
-/// How wide the prediction is and what the batch was, of a model-parallel answer.
 /// The best plan that this program runs itself; empty where there is none, or it is the best.
 std::string native_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
+
+/// How wide the prediction is and what the batch was, of a model-parallel answer.
 std::vector<std::string> uncertainty_sentences(const tuner::Tuning& tuning);
 
 /// "tp 8, pp 8 x 4, cp 2, dp 8", with what only such plans choose; empty where nothing is divided.

@@ -207,10 +207,6 @@ std::string main_cause(const tuner::Causes& causes, double dearer) {
                      most->words);
 }
 
-std::string counted(std::size_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 double sequences_per_gpu(const Sized& option) {
   return static_cast<double>(option.prediction.plan.micro_batch *
                              option.prediction.plan.grad_accum);
@@ -230,8 +226,7 @@ std::string days_words(double days) {
 }
 
 std::string fleet_words(const SizingReport& report, const Sized& option) {
-  return fmt::format("{} GPU{} of {}", option.gpus(), option.gpus() == 1 ? "" : "s",
-                     report.offer_of(option).name);
+  return counted(option.gpus(), "GPU") + " of " + report.offer_of(option).name;
 }
 
 std::vector<std::string> detail_sentences(const SizingReport& report) {
@@ -385,10 +380,10 @@ std::vector<std::string> assumption_sentences(const SizingReport& report) {
   }
   sentences.push_back(
       fmt::format("Considered: {} plans for {} in {}; {} simulated; {:.1f} s.",
-                  thousands(static_cast<double>(report.sweep.considered)),
+                  thousands(report.sweep.considered),
                   counted(report.sweep.options.size() + report.sweep.left_out.size(), "size"),
-                  counted(report.offers.size(), "cluster"),
-                  thousands(static_cast<double>(report.sweep.simulated)), report.sweep.seconds));
+                  counted(report.offers.size(), "cluster"), thousands(report.sweep.simulated),
+                  report.sweep.seconds));
   return sentences;
 }
 
@@ -439,8 +434,6 @@ std::vector<std::string> savings_lines(const SizingReport& report) {
 }
 
 namespace {
-
-using tuner::Sized;
 
 constexpr std::size_t kBreakEvens = 3;  // in words; the table has all
 

@@ -17,8 +17,7 @@ namespace {
 std::string best_sentence(const tuner::Tuning& tuning) {
   const sim::Prediction& best = tuning.top.front().prediction;
   return fmt::format("The best{} of {} plans is {}: {} a step, {} tokens/s, {} of {} of memory.",
-                     tuning.stopped ? " so far" : "",
-                     thousands(static_cast<double>(tuning.counts.considered)),
+                     tuning.stopped ? " so far" : "", thousands(tuning.counts.considered),
                      plan_words(best.plan), quantity(best.time.iteration_s, "s"),
                      thousands(best.time.tokens_per_s), bytes(best.memory.total_bytes),
                      bytes(best.memory.usable_bytes));
@@ -124,8 +123,7 @@ std::string packing_sentence(const TuningQuestion& question, const tuner::Tuning
 }
 
 std::string nothing_fits_sentence(const tuner::Tuning& tuning) {
-  std::string text = fmt::format("none of {} plans fits",
-                                 thousands(static_cast<double>(tuning.counts.considered)));
+  std::string text = fmt::format("none of {} plans fits", thousands(tuning.counts.considered));
   if (!tuning.advice || tuning.advice->ways.empty())
     return text + ", and no single change that was tried makes one fit.";
   const tuner::Way& way = tuning.advice->ways.front();
