@@ -283,11 +283,7 @@ namespace {
 
 template <typename Enum>
 const std::vector<std::string>& known_words() {
-  static const std::vector<std::string> words = [] {
-    std::string joined = words_of<Enum>();
-    std::erase(joined, ' ');
-    return split_commas(joined);
-  }();
+  static const std::vector<std::string> words = words_of<Enum>();
   return words;
 }
 

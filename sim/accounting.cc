@@ -41,12 +41,10 @@ double executed_flops(const Schedule& schedule) {
   double total = 0;
   for (const Section& section : schedule.sections) {
     double in_section = 0;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      const Block& block = schedule.blocks[b];
+    for (const Block& block : schedule.blocks_of(section)) {
       double in_block = 0;
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        const Work& work = schedule.ops[i].work;
+      for (const Op& op : schedule.ops_of(block)) {
+        const Work& work = op.work;
         const double m = static_cast<double>(work.m), n = static_cast<double>(work.n),
                      k = static_cast<double>(work.k);
         if (work.kind == WorkKind::kGemm)
@@ -70,12 +68,9 @@ CommunicationByGroup communication_by_group(const Schedule& schedule) {
     sent[static_cast<std::size_t>(ranks > 1 ? told_as(group) : group)].add(bytes, times);
   };
   for (const Section& section : schedule.sections) {
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      const Block& block = schedule.blocks[b];
+    for (const Block& block : schedule.blocks_of(section)) {
       const double times = static_cast<double>(block.repeats) * section.repeats;
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        const Op& op = schedule.ops[i];
+      for (const Op& op : schedule.ops_of(block)) {
         if (op.collective) {
           const double ranks = static_cast<double>(schedule.layout.group(op.collective.group).size);
           add(op.collective.group, ranks, sent_bytes(op.collective, ranks), times);

@@ -43,7 +43,7 @@ std::vector<std::string> allowed_words() {
 
 void parse_allowed(const std::string& text, TuneFlags& flags) {
   for (const std::string& word : split_commas(text)) {
-    const auto precision = parallel_word<Precision>(word);
+    const auto precision = from_word<Precision>(word);
     if (word == kReduce) {
       flags.allow_bf16_reduce = true;
     } else if (word == kMaster) {

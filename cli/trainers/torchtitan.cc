@@ -574,7 +574,7 @@ void add_titan_pipeline(const sim::Job& inputs, const Plan& plan, TitanOptions& 
 }
 
 void remark_context(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings) {
-  const auto usual = parallel_word<ContextComm>(inputs.profile.stack.parallel.cp_comm);
+  const auto usual = from_word<ContextComm>(inputs.profile.stack.parallel.cp_comm);
   const ContextComm comm = plan.parallel.cp_comm.value_or(usual.value_or(ContextComm::kRing));
   if (comm == ContextComm::kAllGather) return;
   settings.lost("cp_comm",

@@ -650,14 +650,14 @@ void read_task(const CsvRow& row, const CsvTable& table, LedgerRow& out) {
   numerics.lora = rank_of(row, table);
   out.adapted = text_of(row, table, "lora_modules");
   if (out.adapted.empty()) out.adapted = adapted_by_notes(text_of(row, table, "notes"));
-  if (!out.adapted.empty() && !parallel_word<Adapted>(out.adapted)) {
+  if (!out.adapted.empty() && !from_word<Adapted>(out.adapted)) {
     out.unsupported = unknown_word("lora_modules", out.adapted);
     out.adapted.clear();
   }
   const std::string_view quantize = text_of(row, table, "quantize");
   if (quantize.empty()) {
     numerics.quantize = task == "qlora" ? Quantize::kNf4 : Quantize::kNone;
-  } else if (const auto kept = parallel_word<Quantize>(quantize)) {
+  } else if (const auto kept = from_word<Quantize>(quantize)) {
     numerics.quantize = *kept;
   } else {
     out.unsupported = unknown_word("quantize", quantize);
@@ -670,7 +670,7 @@ template <typename Enum>
 std::vector<Enum> settings_of(const std::vector<std::string>& words) {
   std::vector<Enum> settings;
   for (const std::string& word : words) {
-    if (const auto setting = parallel_word<Enum>(word)) settings.push_back(*setting);
+    if (const auto setting = from_word<Enum>(word)) settings.push_back(*setting);
   }
   return settings;
 }
@@ -694,13 +694,13 @@ SoftwareSettings software_settings(const Stack& stack) {
 TensorOverlap usual_overlap(const Stack& stack, const Model& model, Precision precision) {
   if (model.is_moe()) return TensorOverlap::kNone;
   const auto usual =
-      parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
+      from_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
   const bool unknown_there = precision == Precision::kNvfp4 && usual == TensorOverlap::kUserbuffers;
   return unknown_there ? TensorOverlap::kNone : usual;
 }
 
 Dispatcher usual_dispatcher(const Stack& stack) {
-  return parallel_word<Dispatcher>(stack.parallel.dispatcher).value_or(Dispatcher::kAllToAll);
+  return from_word<Dispatcher>(stack.parallel.dispatcher).value_or(Dispatcher::kAllToAll);
 }
 
 Plan without_defaults(Plan plan, const Model& model, const Stack& stack) {
@@ -713,9 +713,9 @@ Plan without_defaults(Plan plan, const Model& model, const Stack& stack) {
   unsay(p.tp_overlap, p.sequence_parallel() ? usual_overlap(stack, model, plan.numerics.precision)
                                             : TensorOverlap::kNone);
   if (p.cp == 1) p.cp_comm.reset();
-  unsay(p.cp_comm, parallel_word<ContextComm>(software.cp_comm).value_or(ContextComm::kRing));
+  unsay(p.cp_comm, from_word<ContextComm>(software.cp_comm).value_or(ContextComm::kRing));
   unsay(p.ep_overlap, false);
-  unsay(p.cuda_graphs, parallel_word<CudaGraphs>(software.cuda_graphs).value_or(CudaGraphs::kNone));
+  unsay(p.cuda_graphs, from_word<CudaGraphs>(software.cuda_graphs).value_or(CudaGraphs::kNone));
   if (model.is_moe()) {
     unsay(p.dispatcher, usual_dispatcher(stack));
     unsay(p.expert_load, ExpertLoad{});

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/ledger/ledger_profile.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -59,14 +62,15 @@ UsualPlan usual_plan(const std::string& stack, std::string_view architecture,
     if (entry.has("architectures") && !mentions(entry, "architectures", architecture)) continue;
     if (entry.has("gpus") && !mentions(entry, "gpus", gpu)) continue;
     if (entry.has("reduce_dtype")) {
-      plan.reduce_dtype = dtype_from(entry.require<std::string>("reduce_dtype"));
+      plan.reduce_dtype = from_word<DType>(entry.require<std::string>("reduce_dtype"));
       if (!plan.reduce_dtype) entry.fail("reduce_dtype", "fp32 or bf16");
     }
     plan.fp8_params = entry.optional<bool>("fp8_params", plan.fp8_params);
     plan.recompute = entry.optional<std::string>("recompute", plan.recompute);
     if (entry.has("dispatcher")) {
-      plan.dispatcher = parallel_word<Dispatcher>(entry.require<std::string>("dispatcher"));
-      if (!plan.dispatcher) entry.fail("dispatcher", words_of<Dispatcher>());
+      plan.dispatcher = from_word<Dispatcher>(entry.require<std::string>("dispatcher"));
+      if (!plan.dispatcher)
+        entry.fail("dispatcher", fmt::format("{}", fmt::join(words_of<Dispatcher>(), ", ")));
     }
   }
   return plan;

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "sim/bounds/closed_form.h"
-#include "sim/bounds/step_stretches.h"
 #include "sim/core/base/numbers.h"
 #include "sim/core/pipeline.h"
 #include "sim/core/placement.h"

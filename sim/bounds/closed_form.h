@@ -2,7 +2,7 @@
 // Memory and least time of every plan of a family, whose plans differ only in how many layers are
 // checkpointed: memory is exact (ClosedMemory), time a lower bound (ClosedTime).
 //
-// In any stretch of the step (sim/bounds/step_stretches.h) kernels run one at a time, and while a
+// In any stretch of the step kernels run one at a time, and while a
 // collective is resident they run slower. If collectives are resident for C and kernels need K
 // alone, then at best the collectives lie beside those kernels that they slow least:
 //
@@ -17,15 +17,67 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "sim/bounds/step_stretches.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
 
 namespace shardwright::sim {
+
+// What is certain to happen between two points of a step, whatever the engine decides.
+//
+// A step is cut where forward ends, where backward ends, and so on, at the completion of an
+// operation of the compute stream. An operation of another stream lies between two cuts when it
+// depends on the first (events and stream order, transitively) and the second depends on it. The
+// dependencies are read off the schedule once; they do not change with checkpointing, which only
+// adds operations to the compute stream.
+
+/// Blocks whose operations of the compute stream run in a stretch, each `times` times.
+struct BlockRange {
+  std::uint32_t first = 0, count = 0;
+  std::int64_t times = 1;
+};
+
+/// Kernels of one cost: how many there are without checkpoints, how many more per checkpointed
+/// layer.
+struct KernelCount {
+  Nanoseconds alone_ns = 0, contended_ns = 0;
+  std::int64_t count = 0, per_layer = 0;
+};
+
+/// Times are those of operations that run alone. What a unit's operations wait for at once
+/// (Op::in_line) counts as one of the compute stream's.
+struct Stretch {
+  std::vector<BlockRange> blocks;
+  std::int64_t times = 1;  // how many stretches of the step are like this one
+  /// Of the stream with most collective time inside.
+  Nanoseconds collective_ns = 0;
+  Nanoseconds kernels_beside_ns = 0;  // kernels of that stream: they do not overlap with it
+  std::vector<KernelCount> side;      // kernels of the other streams
+  Nanoseconds busiest_ns = 0;         // all operations of the busiest stream other than compute
+  Nanoseconds lead_ns = 0;            // before the first compute kernel can start
+};
+
+struct StepStretches {
+  std::vector<Stretch> phases;  // one after another, from the start of the step to its end
+  Stretch last_two;             // the last two of them as one: backward and optimizer
+  Stretch whole;                // the step as one
+};
+
+/// Keeps its buffers between schedules.
+class StretchFinder {
+ public:
+  StretchFinder();
+  ~StretchFinder();
+  StepStretches find(const Schedule& schedule, const std::vector<OpCost>& costs);
+  struct Buffers;
+
+ private:
+  std::unique_ptr<Buffers> buffers_;
+};
 
 // Exact peak memory of every plan that differs only in which layers are checkpointed.
 //

@@ -150,6 +150,10 @@ GroupFit fit_of(const std::vector<Direction>& directions, EditableProfile& after
   return fit;
 }
 
+double half_width_of(const TimePrediction& time) {
+  return std::log(time.interval_s[1] / time.interval_s[0]) / 2;
+}
+
 }  // namespace
 
 AnchorFit anchor(const Model& model, const profiles::Profile& base, const Plan& plan,
@@ -161,7 +165,7 @@ AnchorFit anchor(const Model& model, const profiles::Profile& base, const Plan& 
   fit.measured_s = measured_s;
   fit.before = predict(model, base, plan);
   const TimePrediction& time = fit.before.time;
-  const double half_width = std::log(time.interval_s[1] / time.interval_s[0]) / 2;
+  const double half_width = half_width_of(time);
   const double seen = std::log(measured_s / time.iteration_s);
   fit.implausible = half_width > 0 && std::abs(seen) > kImplausible * half_width;
   if (!fit.implausible) {
@@ -188,10 +192,6 @@ profiles::Profile strangers_profile(const LedgerRow& row,
       profiles::make_profile(profiles::cluster_of(row), profiles::stack_of(row), overrides);
   profiles::apply_circumstances(row, overrides, profile);
   return profile;
-}
-
-double half_width_of(const TimePrediction& time) {
-  return std::log(time.interval_s[1] / time.interval_s[0]) / 2;
 }
 
 std::vector<std::string> overrides_of(const AnchorFit& fit) {

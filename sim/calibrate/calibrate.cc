@@ -147,9 +147,6 @@ std::vector<profiles::SetEntry> set_of(const CalibrationResult& result, const st
 
 namespace {
 
-using profiles::CostGroup;
-using profiles::MeasuredRow;
-
 constexpr std::int64_t kFewestRows = 3;
 /// Less than this is no change that a user could act on.
 constexpr double kLeastChange = 0.03;

@@ -85,7 +85,6 @@ namespace {
 using Eigen::Index;
 using Eigen::MatrixXd;
 using Eigen::VectorXd;
-using profiles::CostGroup;
 
 constexpr double kSeen = 1e-3;           // a derivative below is none
 constexpr double kAssumedNoise = 0.015;  // to begin with; the fit then knows better

@@ -321,9 +321,6 @@ std::string describe(const MeasuredRow& row) {
 
 namespace {
 
-using profiles::MeasuredRow;
-using profiles::Observation;
-
 bool is_backward(const Observation& o) {
   return o.phase == Phase::kBackward || o.phase == Phase::kReduce;
 }
@@ -485,9 +482,6 @@ Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredR
 }
 
 namespace {
-
-using profiles::CostGroup;
-using profiles::MeasuredRow;
 
 constexpr double kMedianOverMean = 1.2533;  // standard error of a median over that of a mean
 constexpr double kUnknownSpread = 0.1;      // where nothing was timed three times

@@ -59,9 +59,8 @@ bool dies_in_block(const Schedule& schedule, const Block& block, std::size_t i) 
 Bytes residual_bytes(const Schedule& schedule) {
   for (const Block& block : schedule.blocks) {
     if (block.phase != Phase::kForward) continue;
-    for (std::size_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
-      if (schedule.memory[i].acquire && schedule.memory[i].offset == 1)
-        return aligned(schedule.memory[i].bytes);
+    for (const MemoryAction& action : schedule.actions_of(block)) {
+      if (action.acquire && action.offset == 1) return aligned(action.bytes);
     }
   }
   return 0;
@@ -101,15 +100,11 @@ ArenaPlan plan_arena(const Schedule& schedule) {
   for (std::uint32_t s = 0; s < schedule.sections.size(); ++s) {
     const Section& section = schedule.sections[s];
     bool has_forward = false;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      has_forward = has_forward || schedule.blocks[b].phase == Phase::kForward;
-    }
+    for (const Block& block : schedule.blocks_of(section))
+      has_forward = has_forward || block.phase == Phase::kForward;
     const bool sizes = has_forward && sized_section == 0;
     if (sizes) sized_section = 1;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      const Block& block = schedule.blocks[b];
+    for (const Block& block : schedule.blocks_of(section)) {
       Scratch pass;
       // A unit's input, which the pass before wrote, comes first among what it keeps; so does the
       // next unit's, above which a forward pass has its scratch.

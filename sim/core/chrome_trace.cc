@@ -285,12 +285,6 @@ bool runs_a_kernel(const Op& op) {
 
 }  // namespace
 
-std::string_view name_of(StreamRole role) {
-  static constexpr std::array<std::string_view, 3> kNames = {"compute", "communication", "side"};
-  static_assert(kNames.size() == static_cast<std::size_t>(StreamRole::kSide) + 1);
-  return name_in(kNames, role);
-}
-
 std::vector<GatherUse> gather_uses(const Schedule& schedule) {
   const auto units = schedule.units();
   // The gather that recorded each event last, by (name, unit); -1: none, or it has been used.

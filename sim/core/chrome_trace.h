@@ -31,9 +31,6 @@
 
 namespace shardwright {
 
-/// The word of a stream's role in a trace: "compute", "communication", "side".
-std::string_view name_of(StreamRole role);
-
 struct TracedTimeline {
   std::string title;         // name of the process; ranks other than 0 are added to it
   const Schedule* schedule;  // what the spans' ids refer to; of a pipeline the first stage's of all

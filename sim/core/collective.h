@@ -4,11 +4,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "sim/core/base/words.h"
 #include "sim/core/parallelism.h"
 
 namespace shardwright {
@@ -60,12 +60,8 @@ struct RankGroup {
 };
 
 enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
-/// "all_gather" and so on.
-constexpr std::string_view name_of(Collective collective) {
-  constexpr std::array<std::string_view, 4> kNames{"all_gather", "reduce_scatter", "all_reduce",
-                                                   "broadcast"};
-  return kNames[static_cast<std::size_t>(collective)];
-}
+SHARDWRIGHT_WORDS(Collective, kBroadcast, "all_gather", "reduce_scatter", "all_reduce",
+                  "broadcast");
 
 /// How a collective and the compute stream meet.
 enum class Overlap : std::uint8_t {

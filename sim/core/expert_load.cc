@@ -10,10 +10,12 @@
 
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
+#include "sim/core/base/words.h"
 
 namespace shardwright {
 namespace {
 
+constexpr auto kRoutingWords = words_up_to<Routing::kUnaided>("balanced", "real", "no-aux-loss");
 constexpr std::string_view kLoadSchema = "shardwright.expert-load/1.0";
 
 /// Of the largest of `count` numbers that a standard normal distribution gives.
@@ -64,39 +66,19 @@ double largest_over_mean(const std::vector<double>& values) {
 }  // namespace
 
 ExpertLoad expert_load(std::string_view given_as, const std::string& text) {
-  ExpertLoad load;
-  if (text == "balanced") {
-    load.routing = Routing::kBalanced;
-  } else if (text == "real") {
-    load.routing = Routing::kReal;
-  } else if (text == "no-aux-loss") {
-    load.routing = Routing::kUnaided;
-  } else {
-    if (text.find_first_of("./") == text.npos) {  // no path
-      throw Error(
-          fmt::format("{} is '{}', expected balanced, real, no-aux-loss or the path of a "
-                      "file of measured loads.",
-                      given_as, text));
-    }
-    load.routing = Routing::kMeasured;
-    load.file = text;
-    load.layers = std::make_shared<const ExpertLoad::Layers>(read_layers(text));
+  if (const auto routing = value_in<Routing>(kRoutingWords, text)) return {*routing, {}, {}};
+  if (text.find_first_of("./") == text.npos) {  // no path
+    throw Error(
+        fmt::format("{} is '{}', expected balanced, real, no-aux-loss or the path of a "
+                    "file of measured loads.",
+                    given_as, text));
   }
-  return load;
+  return {Routing::kMeasured, text, std::make_shared<const ExpertLoad::Layers>(read_layers(text))};
 }
 
 std::string to_text(const ExpertLoad& load) {
-  switch (load.routing) {
-    case Routing::kBalanced:
-      return "balanced";
-    case Routing::kReal:
-      return "real";
-    case Routing::kUnaided:
-      return "no-aux-loss";
-    case Routing::kMeasured:
-      break;
-  }
-  return load.file;
+  return load.routing == Routing::kMeasured ? load.file
+                                            : std::string(name_in(kRoutingWords, load.routing));
 }
 
 BusiestRank busiest_rank(double gini, std::int64_t experts, std::int64_t ranks,

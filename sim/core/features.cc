@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <array>
-
 #include "sim/core/base/error.h"
 #include "sim/core/base/words.h"
 #include "sim/core/plan.h"
@@ -12,22 +10,10 @@
 namespace shardwright {
 namespace {
 
-constexpr std::array<std::string_view, kFeatures> kFeatureWords = {"tensor",
-                                                                   "pipeline",
-                                                                   "context",
-                                                                   "expert",
-                                                                   "adapters",
-                                                                   "precision",
-                                                                   "precision-in-groups",
-                                                                   "optimizers",
-                                                                   "activation-offload",
-                                                                   "module-recompute",
-                                                                   "bucketed-strategies",
-                                                                   "cuda-graphs",
-                                                                   "expert-choices",
-                                                                   "overlap-choices",
-                                                                   "quantized",
-                                                                   "context-of-recurrence"};
+constexpr auto kFeatureWords = words_up_to<Feature::kContextOfRecurrence>(
+    "tensor", "pipeline", "context", "expert", "adapters", "precision", "precision-in-groups",
+    "optimizers", "activation-offload", "module-recompute", "bucketed-strategies", "cuda-graphs",
+    "expert-choices", "overlap-choices", "quantized", "context-of-recurrence");
 
 std::string size_is(std::string_view name, std::int64_t value) {
   return fmt::format("{} is {}", name, value);

@@ -62,8 +62,7 @@ class TensorNumbers {
       if (of == kNone) of = count++;
     };
     for (const Block& block : schedule.blocks) {
-      for (std::uint32_t i = 0; i < block.action_count; ++i) {
-        const MemoryAction& action = schedule.memory[block.first_action + i];
+      for (const MemoryAction& action : schedule.actions_of(block)) {
         if (!action.acquire || action.bytes == 0) continue;
         number(tensors_[index_of(action.tensor)], tensors);
         for (std::int32_t rep = 0; rep < block.repeats; ++rep) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "sim/core/base/words.h"
 #include "sim/core/expert_load.h"
 #include "sim/core/pipeline.h"
 
@@ -21,16 +22,21 @@ struct Model;
 struct Plan;
 
 enum class ContextComm : std::uint8_t { kRing, kAllGather, kAllToAll };
+SHARDWRIGHT_WORDS(ContextComm, kAllToAll, "ring", "all-gather", "a2a");
 enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp };
+SHARDWRIGHT_WORDS(Dispatcher, kHybridEp, "allgather", "alltoall", "deepep", "hybridep");
 /// How collectives of the tensor group hide behind products: TransformerEngine's userbuffers,
 /// PyTorch's async tensor parallelism.
 enum class TensorOverlap : std::uint8_t { kNone, kUserbuffers, kAsync };
+SHARDWRIGHT_WORDS(TensorOverlap, kAsync, "none", "userbuffers", "async");
 /// What the host no longer issues kernel by kernel. Megatron's scopes: attention is attn, router
 /// moe_router with moe_preprocess (or mlp), layers both of them, step full_iteration.
 enum class CudaGraphs : std::uint8_t { kNone, kAttention, kRouter, kLayers, kStep };
+SHARDWRIGHT_WORDS(CudaGraphs, kStep, "none", "attention", "router", "layers", "step");
 /// Matrices of a layer beside which LoRA's adapters are: all, those of attention, or those that
 /// make queries, keys and values.
 enum class Adapted : std::uint8_t { kAll, kAttention, kQkv };
+SHARDWRIGHT_WORDS(Adapted, kQkv, "all", "attention", "qkv");
 
 struct Parallelism {
   std::int64_t tp = 1;
@@ -72,10 +78,14 @@ struct Parallelism {
 
 /// What layers multiply in; the rest of a step stays in the plan's parameter type.
 enum class Precision : std::uint8_t { kBf16, kFp16, kFp8, kNvfp4 };
+SHARDWRIGHT_WORDS(Precision, kNvfp4, "bf16", "fp16", "fp8", "nvfp4");
 enum class Fp8Recipe : std::uint8_t { kDelayed, kTensorwise, kRowwise, kBlock, kMxfp8 };
+SHARDWRIGHT_WORDS(Fp8Recipe, kMxfp8, "delayed", "tensorwise", "rowwise", "block", "mxfp8");
 enum class Optimizer : std::uint8_t { kAdamw, kAdamw8bit, kMuon, kSgd };
+SHARDWRIGHT_WORDS(Optimizer, kSgd, "adamw", "adamw-8bit", "muon", "sgd");
 /// How frozen weights are kept beside adapters: four bits in blocks (QLoRA), or eight.
 enum class Quantize : std::uint8_t { kNone, kNf4, kInt8, kFp8 };
+SHARDWRIGHT_WORDS(Quantize, kFp8, "none", "nf4", "int8", "fp8");
 
 struct Numerics {
   Precision precision = Precision::kBf16;
@@ -90,24 +100,6 @@ struct Numerics {
   bool operator==(const Numerics&) const = default;
   bool plain() const { return *this == Numerics{}; }
 };
-
-/// The contract's words.
-std::string_view name_of(PipelineKind kind);
-std::string_view name_of(ContextComm comm);
-std::string_view name_of(Dispatcher dispatcher);
-std::string_view name_of(TensorOverlap overlap);
-std::string_view name_of(CudaGraphs graphs);
-std::string_view name_of(Precision precision);
-std::string_view name_of(Fp8Recipe recipe);
-std::string_view name_of(Optimizer optimizer);
-std::string_view name_of(Quantize quantize);
-std::string_view name_of(Adapted adapted);
-
-/// Nothing for a word that is none of them; words_of gives those that are, joined by ", ".
-template <typename Enum>
-std::optional<Enum> parallel_word(std::string_view name);
-template <typename Enum>
-std::string words_of();
 
 /// Throws Error naming the first knob that is out of range, contradicts another one, or does not
 /// divide the heads, layers, tokens or GPUs it is to divide, with the nearest values that do.

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/base/words.h"
+
 namespace shardwright {
 
 // What a stage of a pipeline runs: passes of its chunks, one micro-batch at a time.
@@ -124,6 +126,13 @@ inline constexpr std::array<PipelineInfo, kPipelineKinds> kPipelineInfos = {{
 #include "sim/core/pipeline_schedules.def"
 #undef PIPELINE_SCHEDULE
 }};
+
+template <>
+inline constexpr std::array<std::string_view, kPipelineKinds> kWords<PipelineKind> = {
+#define PIPELINE_SCHEDULE(id, name, ...) name,
+#include "sim/core/pipeline_schedules.def"
+#undef PIPELINE_SCHEDULE
+};
 
 constexpr const PipelineInfo& info_of(PipelineKind kind) {
   return kPipelineInfos[static_cast<std::size_t>(kind)];

@@ -32,10 +32,6 @@ DType gradient_dtype(const Schedule& schedule) {
   return casts ? f.parameter_dtype : f.reduce_dtype;
 }
 
-}  // namespace
-
-namespace {
-
 /// Parameters of a chunk, and what this rank owns of them.
 struct HeldParameters {
   explicit HeldParameters(const Schedule& schedule) {

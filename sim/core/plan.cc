@@ -19,9 +19,8 @@
 namespace shardwright {
 namespace {
 
-constexpr std::array<std::string_view, 2> kDTypeNames = {"fp32", "bf16"};
-constexpr std::array<std::string_view, 2> kAttentionNames = {"flash", "eager"};
-constexpr std::array<std::string_view, 3> kAllocatorNames = {"stack", "native", "expandable"};
+constexpr auto kRecomputeNames =
+    words_up_to<Recompute::kSelectiveOp>("none", "full", "selective-op");
 constexpr std::string_view kActivationsOf = "activations:";
 
 struct PieceName {
@@ -111,12 +110,6 @@ void check_recompute(const Plan& plan, std::int64_t model_layers) {
 
 }  // namespace
 
-std::string_view name_of(DType dtype) {
-  return name_in(kDTypeNames, dtype);
-}
-std::string_view name_of(AttentionKind attention) {
-  return name_in(kAttentionNames, attention);
-}
 std::string offload_name(const Plan& plan) {
   switch (plan.offload) {
     case Offload::kNone:
@@ -127,16 +120,6 @@ std::string offload_name(const Plan& plan) {
       break;
   }
   return fmt::format("{}{}", kActivationsOf, plan.offload_layers);
-}
-std::string_view name_of(AllocatorKind allocator) {
-  return name_in(kAllocatorNames, allocator);
-}
-
-std::optional<DType> dtype_from(std::string_view name) {
-  return value_in<DType>(kDTypeNames, name);
-}
-std::optional<AttentionKind> attention_from(std::string_view name) {
-  return value_in<AttentionKind>(kAttentionNames, name);
 }
 bool set_offload(Plan& plan, std::string_view words) {
   std::int64_t layers = 0;
@@ -154,21 +137,13 @@ bool set_offload(Plan& plan, std::string_view words) {
   return true;
 }
 std::optional<AllocatorKind> allocator_from(std::string_view name) {
-  const auto allocator = value_in<AllocatorKind>(kAllocatorNames, name);
+  const auto allocator = from_word<AllocatorKind>(name);
   return allocator == AllocatorKind::kStack ? std::nullopt : allocator;
 }
 
 std::string recompute_name(const Plan& plan) {
-  switch (plan.recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kFull:
-      return "full";
-    case Recompute::kSelectiveOp:
-      return "selective-op";
-    case Recompute::kPieces:
-      break;
-  }
+  if (plan.recompute != Recompute::kPieces)
+    return std::string(name_in(kRecomputeNames, plan.recompute));
   std::vector<std::string_view> words;
   for (const PieceName& entry : kPieceNames) {
     if ((plan.pieces & entry.piece) != 0 && entry.name != "layernorm" && entry.name != "mlp") {
@@ -179,16 +154,10 @@ std::string recompute_name(const Plan& plan) {
 }
 
 void set_recompute(Plan& plan, std::string_view words) {
-  constexpr std::array<std::pair<std::string_view, Recompute>, 3> kWhole = {
-      {{"none", Recompute::kNone},
-       {"full", Recompute::kFull},
-       {"selective-op", Recompute::kSelectiveOp}}};
-  for (const auto& [name, recompute] : kWhole) {
-    if (words == name) {
-      plan.recompute = recompute;
-      plan.pieces = 0;
-      return;
-    }
+  if (const auto whole = value_in<Recompute>(kRecomputeNames, words)) {
+    plan.recompute = *whole;
+    plan.pieces = 0;
+    return;
   }
   std::uint16_t pieces = 0;
   for (const std::string& word : pieces_of(std::string(words))) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/base/words.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/strategy.h"
 #include "sim/core/units.h"
@@ -17,7 +18,10 @@ namespace shardwright {
 
 struct Model;
 
+SHARDWRIGHT_WORDS(DType, kBf16, "fp32", "bf16");
+
 enum class AttentionKind : std::uint8_t { kFlash, kEager };
+SHARDWRIGHT_WORDS(AttentionKind, kEager, "flash", "eager");
 
 /// What a checkpointed layer recomputes in backward.
 enum class Recompute : std::uint8_t {
@@ -51,6 +55,7 @@ enum class Offload : std::uint8_t { kNone, kOptimizer, kActivations };
 
 /// How PyTorch's caching allocator grows: in segments of its own sizes, or page by page.
 enum class AllocatorKind : std::uint8_t { kStack, kNative, kExpandable };
+SHARDWRIGHT_WORDS(AllocatorKind, kExpandable, "stack", "native", "expandable");
 
 struct Plan {
   Strategy strategy = Strategy::kYafsdp;
@@ -110,14 +115,9 @@ struct Plan {
   }
 };
 
-std::string_view name_of(DType dtype);
-std::string_view name_of(AttentionKind attention);
-std::string_view name_of(AllocatorKind allocator);  // "stack", "native", "expandable"
-std::string offload_name(const Plan& plan);         // "none", "optimizer", "activations:4"
-std::string recompute_name(const Plan& plan);       // "none", "full", "selective-op", "norm,swiglu"
+std::string offload_name(const Plan& plan);    // "none", "optimizer", "activations:4"
+std::string recompute_name(const Plan& plan);  // "none", "full", "selective-op", "norm,swiglu"
 
-std::optional<DType> dtype_from(std::string_view name);
-std::optional<AttentionKind> attention_from(std::string_view name);
 /// "native" or "expandable": what may be chosen.
 std::optional<AllocatorKind> allocator_from(std::string_view name);
 /// Sets plan.offload and plan.offload_layers; false for a word that is none.

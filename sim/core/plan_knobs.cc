@@ -103,14 +103,11 @@ constexpr CountRange kKnobAhead{0, std::numeric_limits<int>::max()};
 constexpr unsigned kSays = kTextSays | kFileSays;
 
 PlanKnob strategy_knob() {
-  PlanKnob knob =
-      make_knob<&Plan::strategy>({"strategy",
-                                  {},
-                                  {},
-                                  "yafsdp, distributed-optimizer on Megatron's frameworks",
-                                  kSearched | kFileSays,
-                                  {},
-                                  "NAME[,NAME]"});
+  PlanKnob knob = make_knob<&Plan::strategy>(
+      {.name = "strategy",
+       .otherwise = "yafsdp, distributed-optimizer on Megatron's frameworks",
+       .traits = kSearched | kFileSays,
+       .type = "NAME[,NAME]"});
   knob.what += "; several, joined by commas, are compared";
   knob.read = [](G& knobs, Given name, Text text) {
     knobs.strategies.clear();
@@ -128,14 +125,12 @@ PlanKnob strategy_knob() {
 }
 
 PlanKnob checkpointing_knob() {
-  PlanKnob knob =
-      make_knob<&Plan::ckpt_layers>({"ckpt-layers",
-                                     {},
-                                     "checkpoint the first K layers, or all; 0 recomputes nothing",
-                                     "0, all with --recompute",
-                                     kSearched | kFileSays | kZeroInFile,
-                                     {},
-                                     "K|all"});
+  PlanKnob knob = make_knob<&Plan::ckpt_layers>(
+      {.name = "ckpt-layers",
+       .what = "checkpoint the first K layers, or all; 0 recomputes nothing",
+       .otherwise = "0, all with --recompute",
+       .traits = kSearched | kFileSays | kZeroInFile,
+       .type = "K|all"});
   knob.read = [](G& knobs, Given name, Text text) {
     const std::optional<std::int64_t> count = parse_int64(text);
     if (text != "all" && (!count || *count < 0)) {
@@ -177,14 +172,13 @@ PlanKnob recompute_knob() {
     return true;
   };
   PlanKnob knob = worded_knob(
-      {"recompute",
-       {},
-       "what checkpointed layers recompute: none, full, selective-op, or some of norm, swiglu, "
-       "ffn, attention, block joined by commas",
-       "none, full with --ckpt-layers",
-       kSearched,
-       {},
-       "WHAT"},
+      {.name = "recompute",
+       .what =
+           "what checkpointed layers recompute: none, full, selective-op, or some of norm, swiglu, "
+           "ffn, attention, block joined by commas",
+       .otherwise = "none, full with --ckpt-layers",
+       .traits = kSearched,
+       .type = "WHAT"},
       set, recompute_name,
       "none, full, selective-op, or a list of norm, swiglu, ffn, attention, block");
   knob.read = [](G& knobs, Given name, Text text) {
@@ -202,13 +196,11 @@ PlanKnob recompute_knob() {
 }
 
 PlanKnob offload_knob() {
-  PlanKnob knob = worded_knob({"offload",
-                               "offload",
-                               "what the host's memory holds",
-                               "none",
-                               0,
-                               {},
-                               "none|optimizer|activations:N"},
+  PlanKnob knob = worded_knob({.name = "offload",
+                               .column = "offload",
+                               .what = "what the host's memory holds",
+                               .otherwise = "none",
+                               .type = "none|optimizer|activations:N"},
                               set_offload, offload_name,
                               "none, optimizer or activations:N, N a number of layers");
   knob.read = [](G& knobs, Given name, Text text) {
@@ -235,15 +227,13 @@ PlanKnob offload_knob() {
 /// "F,C,D,U": of features, tokens, the batch and the uses of a tied embedding; F alone is enough,
 /// and the others follow the layout.
 PlanKnob sum_shape_knob() {
-  PlanKnob knob{KnobFacts{"sum-shape",
-                          {},
-                          "parts of sums over features, tokens and batch that give equal bits for "
-                          "every tp which divides F; U is 2: the gradients of a tied embedding's "
-                          "uses are summed apart, as between stages",
-                          "the layout's",
-                          0,
-                          {},
-                          "F[,1,1[,U]]"}};
+  PlanKnob knob{
+      KnobFacts{.name = "sum-shape",
+                .what = "parts of sums over features, tokens and batch that give equal bits for "
+                        "every tp which divides F; U is 2: the gradients of a tied embedding's "
+                        "uses are summed apart, as between stages",
+                .otherwise = "the layout's",
+                .type = "F[,1,1[,U]]"}};
   knob.read = [](G& knobs, Given name, Text text) {
     const std::size_t comma = std::min(text.find(','), text.size());
     const std::string rest = text.substr(comma);
@@ -289,14 +279,13 @@ PlanKnob sequence_parallel_knob() {
 }
 
 PlanKnob expert_load_knob() {
-  PlanKnob knob{KnobFacts{"expert-load",
-                          "routing",
-                          "rows that experts get: balanced (forced), real (as trained routers "
-                          "choose), no-aux-loss, or a file of measured loads",
-                          "real",
-                          0,
-                          {},
-                          "NAME|PATH"}};
+  PlanKnob knob{KnobFacts{.name = "expert-load",
+                          .column = "routing",
+                          .what =
+                              "rows that experts get: balanced (forced), real (as trained routers "
+                              "choose), no-aux-loss, or a file of measured loads",
+                          .otherwise = "real",
+                          .type = "NAME|PATH"}};
   knob.divides = true;
   knob.read = [](G& knobs, Given name, Text text) {
     knobs.parallel.expert_load = expert_load(name, text);
@@ -348,12 +337,11 @@ std::vector<PlanKnob> knobs_of_plans() {
   return {
       strategy_knob(), make_knob<&Plan::gpus>({"gpus", "gpus", {}, {}, kFilled | kFileSays}),
       // 0 stands for all ranks, which a flag cannot say.
-      make_knob<&Plan::shard_group, &G::shard_group>({"shard-group",
-                                                      {},
-                                                      "GPUs that share one copy of the parameters",
-                                                      {},
-                                                      kFileSays | kZeroInFile,
-                                                      kKnobMany}),
+      make_knob<&Plan::shard_group, &G::shard_group>(
+          {.name = "shard-group",
+           .what = "GPUs that share one copy of the parameters",
+           .traits = kFileSays | kZeroInFile,
+           .range = kKnobMany}),
       make_knob<&Plan::seq_len, &G::seq_len>(
           {"seq-len", "seq_len", "tokens of a sequence, as 4096 or 4k",
            "the model's, at most 8192; 2048 to fine-tune", kFilled | kSays, kKnobTokens}),
@@ -373,25 +361,22 @@ std::vector<PlanKnob> knobs_of_plans() {
       make_knob<&Plan::reduce_dtype, &G::reduce_dtype>(
           {"reduce-dtype", "reduce_dtype", "gradient reduction", "fp32", kSays}),
       make_knob<&Plan::master_dtype, &G::master_dtype>(
-          {"master-dtype",
-           {},
-           "parameters that the optimizer updates, bf16 by stochastic rounding",
-           "fp32",
-           kSays}),
+          {.name = "master-dtype",
+           .what = "parameters that the optimizer updates, bf16 by stochastic rounding",
+           .otherwise = "fp32",
+           .traits = kSays}),
       make_knob<&Plan::moment_dtype, &G::moment_dtype>(
           {"moment-dtype", "optimizer_state", "Adam's moments", "fp32", kFilled | kSays}),
-      make_knob<&Plan::buffers, &G::buffers>({"buffers",
-                                              {},
-                                              "rotating gather buffers of yafsdp",
-                                              "2",
-                                              kSearched | kSays,
-                                              kKnobBuffers}),
-      make_knob<&Plan::prefetch, &G::prefetch>({"prefetch",
-                                                {},
-                                                "units gathered ahead, at most buffers - 1",
-                                                "all",
-                                                kSays | kZeroInFile,
-                                                kKnobAhead}),
+      make_knob<&Plan::buffers, &G::buffers>({.name = "buffers",
+                                              .what = "rotating gather buffers of yafsdp",
+                                              .otherwise = "2",
+                                              .traits = kSearched | kSays,
+                                              .range = kKnobBuffers}),
+      make_knob<&Plan::prefetch, &G::prefetch>({.name = "prefetch",
+                                                .what = "units gathered ahead, at most buffers - 1",
+                                                .otherwise = "all",
+                                                .traits = kSays | kZeroInFile,
+                                                .range = kKnobAhead}),
       make_knob<&Plan::attention, &G::attention>(
           {"attention", "attention", "attention kernel", "flash", kSearched | kFilled | kSays}),
       offload_knob(), make_knob<&Plan::stack>({"stack", {}, {}, {}, kFileSays}),
@@ -420,13 +405,11 @@ std::vector<PlanKnob> knobs_of_layout() {
                                                         "chunks of a stage"),
       schedule_knob(),
       make_knob<&Q::pp_layout, &P::pp_layout>(
-          {"pp-layout",
-           "pp_layout",
-           "what each stage holds, as Megatron writes it: \"Et*3|(tt|)*29m|L\"",
-           "equal stages",
-           0,
-           {},
-           "TEXT"}),
+          {.name = "pp-layout",
+           .column = "pp_layout",
+           .what = "what each stage holds, as Megatron writes it: \"Et*3|(tt|)*29m|L\"",
+           .otherwise = "equal stages",
+           .type = "TEXT"}),
       size_knob<&Q::cp, &P::cp>("cp", "cp", "context parallel: ranks that share every sequence"),
       make_knob<&Q::cp_comm, &P::cp_comm>({"cp-comm", "cp_comm", {}, "the stack's"}),
       size_knob<&Q::ep, &P::ep>("ep", "ep", "expert parallel: ranks that share the experts"),
@@ -435,23 +418,21 @@ std::vector<PlanKnob> knobs_of_layout() {
       make_knob<&Q::ep_overlap, &P::ep_overlap>(
           {"ep-overlap", "ep_overlap", "all-to-alls hide behind another micro-batch", "off"}),
       make_knob<&Q::expert_capacity, &P::expert_capacity>(
-          {"expert-capacity",
-           {},
-           "rows an expert takes at most, of the balanced number; further tokens pass it by",
-           "all that come"}),
+          {.name = "expert-capacity",
+           .what =
+               "rows an expert takes at most, of the balanced number; further tokens pass it by",
+           .otherwise = "all that come"}),
       expert_load_knob(),
       make_knob<&Q::tp_overlap, &P::tp_overlap>({"tp-overlap", "tp_overlap", {}, "the stack's"}),
       make_knob<&Q::overlap_grad_reduce>({"overlap-grad-reduce", "overlap_grad_reduce"}),
       make_knob<&Q::overlap_param_gather>({"overlap-param-gather", "overlap_param_gather"}),
       make_knob<&Q::cuda_graphs, &P::cuda_graphs>(
           {"cuda-graphs", {}, "what CUDA graphs hold, the rest being launched", "the stack's"}),
-      make_knob<&Q::rank_order, &P::rank_order>({"rank-order",
-                                                 {},
-                                                 "order of the ranks, the fastest first",
-                                                 Q::kUsualOrder,
-                                                 kFileSays,
-                                                 {},
-                                                 "A-B-C-D-E"}),
+      make_knob<&Q::rank_order, &P::rank_order>({.name = "rank-order",
+                                                 .what = "order of the ranks, the fastest first",
+                                                 .otherwise = Q::kUsualOrder,
+                                                 .traits = kFileSays,
+                                                 .type = "A-B-C-D-E"}),
       make_knob<&N::precision, &P::precision>(
           {"precision", "precision", "what layers multiply in", "bf16", kFileSays}),
       make_knob<&N::fp8_recipe, &P::fp8_recipe>(
@@ -459,13 +440,12 @@ std::vector<PlanKnob> knobs_of_layout() {
       make_knob<&N::fp8_params, &P::fp8_params>(
           {"fp8-params", "fp8_params", "parameters are kept and gathered in fp8", "off"}),
       make_knob<&N::optimizer, &P::optimizer>({"optimizer", {}, {}, "adamw", kFileSays}),
-      make_knob<&N::lora, &P::lora>({"lora",
-                                     {},
-                                     "train adapters of this rank only",
-                                     "the model itself",
-                                     kZeroInFile,
-                                     kKnobMany,
-                                     "RANK"}),
+      make_knob<&N::lora, &P::lora>({.name = "lora",
+                                     .what = "train adapters of this rank only",
+                                     .otherwise = "the model itself",
+                                     .traits = kZeroInFile,
+                                     .range = kKnobMany,
+                                     .type = "RANK"}),
       make_knob<&N::quantize, &P::quantize>(
           {"quantize", {}, "keep the weights that adapters leave frozen in fewer bits", "none"})};
 }

@@ -162,49 +162,28 @@ void put(nlohmann::ordered_json& object, const std::string& key, const JsonValue
 /// The words of an enumeration, and the value of one of them.
 template <typename Enum>
 std::vector<std::string> words_for() {
-  if constexpr (std::is_same_v<Enum, DType>) {
-    return {"fp32", "bf16"};
-  } else if constexpr (std::is_same_v<Enum, AttentionKind>) {
-    return {"flash", "eager"};
-  } else if constexpr (std::is_same_v<Enum, AllocatorKind>) {
+  if constexpr (std::is_same_v<Enum, AllocatorKind>) {
     return {"native", "expandable"};
   } else if constexpr (std::is_same_v<Enum, Strategy>) {
     return strategy_names();
   } else {
-    std::string joined = words_of<Enum>();
-    std::erase(joined, ' ');
-    return split_commas(joined);
+    return words_of<Enum>();
   }
 }
 
 template <typename Enum>
 std::optional<Enum> from_word(std::string_view word) {
-  if constexpr (std::is_same_v<Enum, DType>) {
-    return dtype_from(word);
-  } else if constexpr (std::is_same_v<Enum, AttentionKind>) {
-    return attention_from(word);
-  } else if constexpr (std::is_same_v<Enum, AllocatorKind>) {
+  if constexpr (std::is_same_v<Enum, AllocatorKind>) {
     return allocator_from(word);
   } else if constexpr (std::is_same_v<Enum, Strategy>) {
     return strategy_from(word);
   } else {
-    return parallel_word<Enum>(word);
+    return shardwright::from_word<Enum>(word);
   }
 }
 
-/// What reading and writing a row ask of it: each of its ways has a copy.
-struct RowFacts {
-  std::string_view name, column;
-  unsigned traits;
-  CountRange range;
-
-  explicit RowFacts(const KnobFacts& knob)
-      : name(knob.name), column(knob.column), traits(knob.traits), range(knob.range) {}
-  bool is(KnobTraits trait) const { return (traits & trait) != 0; }
-};
-
 template <typename Value>
-Value from_text(const RowFacts& knob, std::string_view given_as, const std::string& text) {
+Value from_text(const KnobFacts& knob, std::string_view given_as, const std::string& text) {
   if constexpr (std::is_same_v<Value, std::string>) {
     return text;
   } else if constexpr (std::is_same_v<Value, bool>) {
@@ -242,7 +221,7 @@ std::string to_text(const Value& value) {
 }
 
 template <typename Value>
-Value from_key(const RowFacts& knob, const JsonReader& object, std::string_view key) {
+Value from_key(const KnobFacts& knob, const JsonReader& object, std::string_view key) {
   if constexpr (std::is_enum_v<Value>) {
     const std::optional<Value> value = from_word<Value>(object.require<std::string>(key));
     const std::vector<std::string> words = words_for<Value>();
@@ -261,7 +240,7 @@ Value from_key(const RowFacts& knob, const JsonReader& object, std::string_view 
 }
 
 template <typename Value>
-Value from_cell(const RowFacts& knob, const CsvRow& row) {
+Value from_cell(const KnobFacts& knob, const CsvRow& row) {
   const std::string_view text = row.text(knob.column);
   if constexpr (std::is_same_v<Value, std::string>) {
     return std::string(text);
@@ -345,7 +324,7 @@ PlanKnob make_knob(KnobFacts described) {
       return &value;
     }
   };
-  const RowFacts facts(described);
+  const KnobFacts facts = described;
   const auto hidden = [facts](const Plan& plan, KnobTraits says) {
     static const Plan usual;
     if (!optional && facts.is(says)) return false;

@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/recurrence.h"
 
+#include "sim/core/base/words.h"
+
 namespace shardwright {
 
 using enum RecurrenceKind;
 
 std::string_view name_of(RecurrenceKind kind) {
-  switch (kind) {
-    case kMamba1:
-      return "Mamba";
-    case kMamba2:
-      return "Mamba-2";
-    case kGatedDelta:
-      return "gated delta nets";
-    case kKimiDelta:
-      return "Kimi delta attention";
-    case kLightning:
-      return "lightning attention";
-    case kShortConvolution:
-      return "short convolutions";
-  }
-  return "";
+  static constexpr auto kNames =
+      words_up_to<kShortConvolution>("Mamba", "Mamba-2", "gated delta nets", "Kimi delta attention",
+                                     "lightning attention", "short convolutions");
+  return name_in(kNames, kind);
 }
 
 std::int64_t Recurrence::convolved() const {

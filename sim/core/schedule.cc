@@ -6,8 +6,6 @@
 #include <array>
 #include <cstddef>
 
-#include "sim/core/base/words.h"
-
 namespace shardwright {
 
 namespace {
@@ -40,15 +38,7 @@ constexpr std::array<Kind, kPersistentKinds> kKinds = {{
     {MemoryCategory::kWorkspace, "workspace"},
 }};
 
-constexpr std::array<std::string_view, kMemoryCategories> kCategories = {
-    "parameters",       "master",      "gradients", "optimizer", "gather_buffers",
-    "gradient_buffers", "activations", "loss",      "workspace"};
-
 }  // namespace
-
-std::string_view name_of(MemoryCategory category) {
-  return kCategories[static_cast<std::size_t>(category)];
-}
 
 std::string_view name_of(Persistent kind) {
   return kKinds[static_cast<std::size_t>(kind)].name;
@@ -56,65 +46,6 @@ std::string_view name_of(Persistent kind) {
 
 MemoryCategory category_of(Persistent kind) {
   return kKinds[static_cast<std::size_t>(kind)].category;
-}
-
-std::string_view name_of(OpKind kind) {
-  static constexpr std::array<std::string_view, 47> kNames = {"embedding",
-                                                              "norm",
-                                                              "qkv_projection",
-                                                              "q_projection",
-                                                              "k_projection",
-                                                              "v_projection",
-                                                              "qk_norm",
-                                                              "rope",
-                                                              "attention",
-                                                              "output_projection",
-                                                              "residual",
-                                                              "gate_up_projection",
-                                                              "gate_projection",
-                                                              "up_projection",
-                                                              "activation",
-                                                              "down_projection",
-                                                              "head_projection",
-                                                              "loss",
-                                                              "router",
-                                                              "permute",
-                                                              "quantize",
-                                                              "all_to_all",
-                                                              "recurrence_projection",
-                                                              "convolution",
-                                                              "scan",
-                                                              "gate",
-                                                              "input_gradient",
-                                                              "weight_gradient",
-                                                              "all_gather",
-                                                              "reduce_scatter",
-                                                              "all_reduce",
-                                                              "broadcast",
-                                                              "send",
-                                                              "receive",
-                                                              "cast_shard",
-                                                              "cast_gradient",
-                                                              "concatenate_gradients",
-                                                              "copy_in",
-                                                              "copy_out",
-                                                              "scale",
-                                                              "accumulate",
-                                                              "zero",
-                                                              "gradient_norm",
-                                                              "clip",
-                                                              "optimizer",
-                                                              "host_work",
-                                                              "synchronize"};
-  static_assert(kNames.size() == static_cast<std::size_t>(OpKind::kSynchronize) + 1);
-  return name_in(kNames, kind);
-}
-
-std::string_view name_of(Phase phase) {
-  static constexpr std::array<std::string_view, 7> kNames = {
-      "prepare", "forward", "loss", "recompute", "backward", "reduce", "optimizer"};
-  static_assert(kNames.size() == static_cast<std::size_t>(Phase::kOptimizer) + 1);
-  return name_in(kNames, phase);
 }
 
 std::string_view name_of(CommGroup group) {

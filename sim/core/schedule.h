@@ -27,10 +27,12 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sim/core/base/words.h"
 #include "sim/core/collective.h"
 #include "sim/core/layout.h"
 #include "sim/core/parallelism.h"
@@ -107,6 +109,16 @@ enum class OpKind : std::uint8_t {
   kHostWork,
   kSynchronize
 };
+SHARDWRIGHT_WORDS(OpKind, kSynchronize, "embedding", "norm", "qkv_projection", "q_projection",
+                  "k_projection", "v_projection", "qk_norm", "rope", "attention",
+                  "output_projection", "residual", "gate_up_projection", "gate_projection",
+                  "up_projection", "activation", "down_projection", "head_projection", "loss",
+                  "router", "permute", "quantize", "all_to_all", "recurrence_projection",
+                  "convolution", "scan", "gate", "input_gradient", "weight_gradient", "all_gather",
+                  "reduce_scatter", "all_reduce", "broadcast", "send", "receive", "cast_shard",
+                  "cast_gradient", "concatenate_gradients", "copy_in", "copy_out", "scale",
+                  "accumulate", "zero", "gradient_norm", "clip", "optimizer", "host_work",
+                  "synchronize");
 
 /// Of a GEMM, by what it computes.
 constexpr ProductLayout layout_of(OpKind kind) {
@@ -124,6 +136,8 @@ enum class Phase : std::uint8_t {
   kReduce,
   kOptimizer
 };
+SHARDWRIGHT_WORDS(Phase, kOptimizer, "prepare", "forward", "loss", "recompute", "backward",
+                  "reduce", "optimizer");
 
 /// Which of the costs applies to an operation's Work.
 /// kTransfer: bytes that go beside kernels, to the host by a copy engine or, in the pipeline's
@@ -240,8 +254,6 @@ inline bool moves_activations(const Op& op) {
   return static_cast<bool>(op.collective) && op.work.kind == WorkKind::kCollective;
 }
 
-std::string_view name_of(OpKind kind);
-std::string_view name_of(Phase phase);
 /// Whether graphs of that scope hold the operation, so that the host does not launch it.
 constexpr bool is_captured(const Op& op, CudaGraphs graphs) {
   switch (graphs) {
@@ -282,8 +294,9 @@ enum class MemoryCategory : std::uint8_t {
   kLoss,
   kWorkspace
 };
+SHARDWRIGHT_WORDS(MemoryCategory, kWorkspace, "parameters", "master", "gradients", "optimizer",
+                  "gather_buffers", "gradient_buffers", "activations", "loss", "workspace");
 inline constexpr int kMemoryCategories = 9;
-std::string_view name_of(MemoryCategory category);
 
 /// In the order in which they are allocated where a caching allocator does it.
 enum class Persistent : std::uint8_t {
@@ -407,6 +420,7 @@ struct ShardingFacts {
 };
 
 enum class StreamRole : std::uint8_t { kCompute, kCommunication, kSide };
+SHARDWRIGHT_WORDS(StreamRole, kSide, "compute", "communication", "side");
 
 struct Stream {
   const char* name = "";
@@ -500,6 +514,15 @@ struct Schedule {
     if (unit == norm_unit()) return unit_sizes.norms;
     if (unit == head_unit()) return unit_sizes.head;
     return has_layer(unit) ? unit_sizes.layer : 0;
+  }
+  std::span<const Block> blocks_of(const Section& section) const {
+    return {blocks.data() + section.first_block, section.block_count};
+  }
+  std::span<const Op> ops_of(const Block& block) const {
+    return {ops.data() + block.first_op, block.op_count};
+  }
+  std::span<const MemoryAction> actions_of(const Block& block) const {
+    return {memory.data() + block.first_action, block.action_count};
   }
   bool has_layer(std::int32_t unit) const {
     return stage_layers.empty() ||

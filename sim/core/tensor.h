@@ -6,9 +6,6 @@
 // A tensor belongs to a unit (embedding, layer, head). An Operand is a tensor of the unit that an
 // operation runs for, or of the one after it: the residual stream and its gradient are handed on
 // from unit to unit.
-//
-// Shapes below: T tokens of a micro-batch, C hidden, Q = heads * head_dim, K = kv_heads * head_dim,
-// F ffn, V vocabulary. Matrices are in the parameters' type unless they say otherwise.
 #pragma once
 
 #include <array>
@@ -22,131 +19,9 @@ namespace shardwright {
 struct Model;
 
 enum class Tensor : std::uint8_t {
-  kNone = 0,
-  // Activations.
-  kTokens,            // [T] token ids
-  kX,                 // [T, C] residual stream that enters the unit
-  kNorm1Saved0,       // what a stack's norm keeps beside input and output: up to two matrices ...
-  kNorm1Saved1,       //
-  kNorm1Saved2,       // ... and fp32 statistics of each token (rstd; mean where there is one)
-  kNorm1Out,          // [T, C]
-  kQkv,               // [T, Q + 2K] query, key and value heads side by side
-  kQRaw,              // [T, Q] before what changes heads in place (norm, RoPE)
-  kKRaw,              // [T, K]
-  kQ,                 // [T, Q]
-  kK,                 // [T, K]
-  kV,                 // [T, K]
-  kKRepeated,         // [T, Q] key heads, one for each query head
-  kVRepeated,         // [T, Q]
-  kProbabilities,     // [B * heads, S, S] scores in fp32 and their softmax
-  kAttentionOut,      // [T, Q]
-  kAttentionStats,    // fp32 [T, heads] log of the sum of exponents
-  kQkNormSaved,       // fp32 [T, heads + kv_heads] rstd of each head
-  kProjected,         // [T, C] where the residual is added by a kernel of its own
-  kXMid,              // [T, C] residual stream between attention and MLP
-  kNorm2Saved0,       // as of the first norm
-  kNorm2Saved1,       //
-  kNorm2Saved2,       //
-  kNorm2Out,          // [T, C]
-  kGateUp,            // [T, 2F] gate and up side by side
-  kGate,              // [T, F]
-  kUp,                // [T, F]
-  kActivationSaved0,  // what a stack's activation keeps beside input and output
-  kActivationSaved1,  //
-  kActivationOut,     // [T, F]
-  kDown,              // [T, C] where the residual is added by a kernel of its own
-  kLogits,            // [T, V], or those of a chunk of tokens
-  kLogitsFloat,       // fp32 [T, V]
-  kLossSaved0,        // what a stack's loss keeps
-  kLossSaved1,        //
-  kLossParts,         // fp32 [leaves, tokens of a chunk, 3] of the loss, by part of V
-  kLayerSaved,        // what software keeps of a layer beyond what its kernels read
-  // What model-parallel ranks share. T' tokens between the matrices, R rows of experts, E experts,
-  // Fe channels of one, Fs of the shared ones, L a latent vector's.
-  kNorm1Gathered,        // [T, C] of all tensor ranks' tokens
-  kNorm2Gathered,        // [T, C]
-  kPartialSum,           // [T, C] of a row-parallel GEMM, before the tensor ranks' are added up
-  kContextInput,         // keys and values, or what is exchanged for heads, of other context ranks
-  kQueryLatent,          // [T', L] latent attention ...
-  kQueryLatentNorm,      // [T', L]
-  kQueryLatentGathered,  // [T, L]
-  kKeyLatent,            // [T', L] with the rotated part of the key
-  kKeyLatentNorm,        // [T', L]
-  kKeyLatentGathered,    // [T, L]
-  kAttentionCast,        // [T, Q] in the fewer bits that the output projection reads
-  kKeyValueUp,           // [T, heads * (rest of a key + value)]
-  kRouterScores,         // fp32 [T', E]
-  kRowsSent,             // rows of tokens in the order of the experts' ranks
-  kRowsArrived,          // of all ranks
-  kRows,                 // [R, C] in the order of the experts
-  kExpertUp,             // [R, 2Fe]; [R, Fe] without gate
-  kExpertActivation,     // [R, Fe]
-  kExpertOut,            // [R, C]
-  kRowsReturned,         // rows of this rank's tokens
-  kExpertsOut,           // [T', C]
-  kSharedUp,             // [T, 2Fs]; [T, Fs] without gate
-  kSharedActivation,     // [T, Fs]
-  // Of recurrences: V and K channels of values and keys, h numbers of heads.
-  kRecurrentIn,         // [T, 2V + 2K + h]
-  kRecurrentConvolved,  // [T, V + 2K]
-  kRecurrentLatent,     // [T, L] what steps, or decays and gates, are made of ...
-  kRecurrentUp,         // [T, K + V] ... and these; Mamba: [T, V]
-  kRecurrentExchanged,  // of kRecurrentIn the heads of this context rank, of all their tokens
-  kRecurrentOut,        // [T, V]
-  kRecurrentGated,      // [T, V]
-  kRecurrentProjected,  // [T, C] beside attention
-  kExpertLatent,        // [T', L] of tokens on their way to experts
-  kExpertLatentOut,     // [T', L] and back
-  kAttentionGate,       // [T, Q]
-  kGatedAttention,      // [T, Q]
-  // Their gradients.
-  kDX,                   // [T, C]
-  kDActivation,          // [T, F]
-  kDGateUp,              // [T, 2F]; [T, F] without gate
-  kDNorm2,               // [T, C]
-  kDXMid,                // [T, C]
-  kDAttention,           // [T, Q]
-  kDQkv,                 // [T, Q + 2K]
-  kDNorm1,               // [T, C]
-  kDLogits,              // [T, V]
-  kDLogitsFloat,         // fp32 [T, V]
-  kDGathered,            // [T, C] of the unit's output, of all tensor ranks' tokens
-  kDGatheredMid,         // [T, C] of the attention's
-  kDNormSum,             // [T', C] of a norm's output, the tensor ranks' added up
-  kNormGradients,        // of the unit's norms, from the own tokens or heads alone
-  kKeyValueGradients,    // of the weights of key/value heads that tensor ranks share, of all heads
-  kDLatent,              // [T, L], of either latent vector
-  kDExpertOut,           // [R, C]
-  kDRows,                // [R, C]
-  kDExpertActivation,    // [R, Fe]
-  kDExpertUp,            // as kExpertUp
-  kDSharedActivation,    // [T, Fs]
-  kDSharedUp,            // as kSharedUp
-  kDRecurrentIn,         // [T, 2V + 2K + h]
-  kDRecurrentConvolved,  // [T, V + 2K]
-  kDRecurrentLatent,     // [T, L]
-  kDRecurrentUp,         // [T, K + V]
-  kDExpertLatent,        // [T', L]
-  kDRecurrentOut,        // [T, V]
-  kDRecurrentGated,      // [T, V]
-  // Gradients of the unit's weights, numbered as backward makes them.
-  kWeightGradient0,
-  kWeightGradientLast = kWeightGradient0 + 23,
-  // What one operation needs while it runs.
-  kTemporary,
-  // What sharding adds: flat arrays of a unit's parameters and gradients, whole or the own share.
-  kGathered,            // whole parameters
-  kGatherOutput,        // what a gather writes where parameters are copied out of it
-  kCastedShard,         // share, in the compute type
-  kSecondaryShard,      // share within a smaller group, kept from forward to backward
-  kFlatGradient,        // whole
-  kReduceInput,         // whole, in the type of the reduction
-  kReduceOutput,        // share, likewise
-  kShardGradient,       // share: the sum over micro-batches
-  kFullGradient,        // whole: the sum over micro-batches
-  kOptimizerTemporary,  // of the update
-  kKeyValueCache,       // [T, 2K] keys and values that outlive a checkpointed layer's forward pass
-  kOffloaded  // of a layer's kept tensors, what the host has meanwhile: released before acquired
+#define TENSOR(id, name, columns) id,
+#include "sim/core/tensors.def"
+#undef TENSOR
 };
 inline constexpr int kTensorCount = static_cast<int>(Tensor::kOffloaded) + 1;
 
@@ -154,7 +29,7 @@ constexpr std::size_t index_of(Tensor tensor) {
   return static_cast<std::size_t>(tensor);
 }
 constexpr bool is_weight_gradient(Tensor tensor) {
-  return tensor >= Tensor::kWeightGradient0 && tensor <= Tensor::kWeightGradientLast;
+  return tensor >= Tensor::kWeightGradient0 && tensor <= Tensor::kWeightGradient23;
 }
 
 /// Stable: traces and tests name tensors so.

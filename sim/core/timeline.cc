@@ -3,19 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
-#include "sim/core/base/words.h"
-
 namespace shardwright {
-
-std::string_view name_of(StageWork work) {
-  static constexpr std::array<std::string_view, kStageWorks> kNames = {
-      "forward",           "backward",         "input gradient", "weight gradient",
-      "deferred gradient", "bubble",           "transfer",       "gradient reduction",
-      "optimizer",         "parameter gather", "host",           "nodes vary"};
-  return name_in(kNames, work);
-}
 
 std::string name_of(const PassSpan& span, bool with_chunk) {
   std::string name(name_of(span.work));

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/core/base/words.h"
 #include "sim/core/schedule.h"
 #include "sim/core/units.h"
 
@@ -47,9 +48,10 @@ enum class StageWork : std::uint8_t {
   kHost,
   kVariation  // of nodes
 };
+SHARDWRIGHT_WORDS(StageWork, kVariation, "forward", "backward", "input gradient", "weight gradient",
+                  "deferred gradient", "bubble", "transfer", "gradient reduction", "optimizer",
+                  "parameter gather", "host", "nodes vary");
 inline constexpr std::size_t kStageWorks = 12;
-/// "forward", "weight gradient", "bubble", ...
-std::string_view name_of(StageWork work);
 constexpr bool is_pass(StageWork work) {
   return work <= StageWork::kWeightGradient;
 }

@@ -136,9 +136,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     hbm_bytes += executions * std::llround(times * cost.hbm_bytes);
   };
   for (const Section& section : schedule.sections) {
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      const Block& block = schedule.blocks[b];
+    for (const Block& block : schedule.blocks_of(section)) {
       for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
         if (schedule.ops[i].work.kind == WorkKind::kCollective)
           add(i, std::int64_t{block.repeats} * section.repeats);
@@ -204,8 +202,7 @@ void CostModel::cost_beside(const Schedule& schedule, bool units_alone,
   }
   double executions = 0, longest_ns = 0;
   for (const Section& section : schedule.sections) {
-    for (std::uint32_t b = 0; b < section.block_count; ++b) {
-      const Block& block = schedule.blocks[section.first_block + b];
+    for (const Block& block : schedule.blocks_of(section)) {
       executions += static_cast<double>(block.op_count) * block.repeats * section.repeats;
     }
   }

@@ -3,18 +3,14 @@
 
 #include <algorithm>
 
+#include "sim/core/base/words.h"
+
 namespace shardwright::sim {
 
 std::string_view name_of(HostRegime regime) {
-  switch (regime) {
-    case HostRegime::kDevice:
-      return "device-bound";
-    case HostRegime::kMixed:
-      return "mixed";
-    case HostRegime::kHost:
-      break;
-  }
-  return "host-bound";
+  static constexpr auto kNames =
+      words_up_to<HostRegime::kHost>("device-bound", "mixed", "host-bound");
+  return name_in(kNames, regime);
 }
 
 HostRegime HostShare::regime() const {
@@ -33,8 +29,7 @@ namespace {
 template <typename Of>
 Nanoseconds sum_over(const Schedule& schedule, const Section& section, Of of) {
   Nanoseconds sum = 0;
-  for (std::uint32_t b = 0; b < section.block_count; ++b) {
-    const Block& block = schedule.blocks[section.first_block + b];
+  for (const Block& block : schedule.blocks_of(section)) {
     Nanoseconds once = 0;
     for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) once += of(i);
     sum += once * block.repeats;
@@ -45,17 +40,9 @@ Nanoseconds sum_over(const Schedule& schedule, const Section& section, Of of) {
 }  // namespace
 
 std::string_view name_of(StepRegime regime) {
-  switch (regime) {
-    case StepRegime::kCompute:
-      return "compute";
-    case StepRegime::kCommunication:
-      return "communication";
-    case StepRegime::kHost:
-      return "host";
-    case StepRegime::kMemory:
-      break;
-  }
-  return "memory";
+  static constexpr auto kNames =
+      words_up_to<StepRegime::kMemory>("compute", "communication", "host", "memory");
+  return name_in(kNames, regime);
 }
 
 StepRegime step_regime(const HostShare& host, const KernelTimes& kernels, double exposed_s) {

@@ -63,15 +63,13 @@ void add_kernel_time(PartTimes& part, WorkKind work, double time_s) {
 }  // namespace
 
 std::string_view name_of(StepPart part) {
-  static constexpr std::array<std::string_view, 4> kNames = {"forward", "backward", "optimizer",
-                                                             "ends"};
-  static_assert(kNames.size() == static_cast<std::size_t>(StepPart::kEnds) + 1);
+  static constexpr auto kNames =
+      words_up_to<StepPart::kEnds>("forward", "backward", "optimizer", "ends");
   return name_in(kNames, part);
 }
 
 std::string_view name_of(Bound bound) {
-  static constexpr std::array<std::string_view, 3> kNames = {"kernels", "communication", "host"};
-  static_assert(kNames.size() == static_cast<std::size_t>(Bound::kHost) + 1);
+  static constexpr auto kNames = words_up_to<Bound::kHost>("kernels", "communication", "host");
   return name_in(kNames, bound);
 }
 
@@ -322,8 +320,7 @@ void try_hardware(Trials& trials, const Plan& plan, const Cluster& cluster) {
 }  // namespace
 
 std::string_view name_of(ChangeKind kind) {
-  static constexpr std::array<std::string_view, 3> kNames = {"plan", "software", "hardware"};
-  static_assert(kNames.size() == static_cast<std::size_t>(ChangeKind::kHardware) + 1);
+  static constexpr auto kNames = words_up_to<ChangeKind::kHardware>("plan", "software", "hardware");
   return name_in(kNames, kind);
 }
 

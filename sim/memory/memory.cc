@@ -40,8 +40,7 @@ AllocatedPeak allocated_peak(const Schedule& schedule) {
            ++b) {
         const Block& block = schedule.blocks[b];
         follow_repeats(block.repeats, now, [&](std::int32_t rep) {
-          for (std::uint32_t i = 0; i < block.action_count; ++i) {
-            const MemoryAction& action = schedule.memory[block.first_action + i];
+          for (const MemoryAction& action : schedule.actions_of(block)) {
             now.add(action);
             if (now.bytes <= peak.level.bytes) continue;
             peak.level = now;

@@ -275,10 +275,8 @@ namespace {
 MemoryChange change_of(const Schedule& schedule, const Section& section, PassPart part) {
   MemoryChange change;
   std::vector<MemoryAction> of_part;
-  for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
-    const Block& block = schedule.blocks[b];
-    std::span<const MemoryAction> actions(schedule.memory.data() + block.first_action,
-                                          block.action_count);
+  for (const Block& block : schedule.blocks_of(section)) {
+    std::span<const MemoryAction> actions = schedule.actions_of(block);
     if (part != PassPart::kAll) {
       const BlockPart here(schedule, block, part);
       of_part.clear();

@@ -31,8 +31,7 @@ template <typename F>
 void for_backward(const TimedChunk& chunk, F&& f) {
   const Schedule& schedule = chunk.schedule;
   const Section& section = section_of(schedule, ChunkSection::kBackward);
-  for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
-    const Block& block = schedule.blocks[b];
+  for (const Block& block : schedule.blocks_of(section)) {
     for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
       if (schedule.ops[i].stream == 0) f(block, schedule.ops[i], chunk.costs[i]);
     }
@@ -58,8 +57,7 @@ void sum_backward(TimedChunk& chunk) {
 void sum_tied(TimedChunk& chunk) {
   const Schedule& schedule = chunk.schedule;
   const Section& section = section_of(schedule, ChunkSection::kTiedSum);
-  for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
-    const Block& block = schedule.blocks[b];
+  for (const Block& block : schedule.blocks_of(section)) {
     for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
       const Op& op = schedule.ops[i];
       if (op.kind == OpKind::kReceive) chunk.passes.tied_bytes += op.work.bytes;

@@ -104,8 +104,7 @@ class MessageWalk {
     std::vector<std::vector<StageMessage>> of_block(schedule.blocks.size());
     for (std::size_t b = 0; b < schedule.blocks.size(); ++b) {
       const Block& block = schedule.blocks[b];
-      for (std::uint32_t i = 0; i < block.op_count; ++i) {
-        const Op& op = schedule.ops[block.first_op + i];
+      for (const Op& op : schedule.ops_of(block)) {
         if (op.work.kind == WorkKind::kTransfer && op.peer >= 0)
           of_block[b].push_back({channel_of_op(op, stage), &op, {}});
       }

@@ -449,12 +449,9 @@ class PassPlaces {
  public:
   PassPlaces(const Schedule& stage, const Section& section) {
     OpId place = 0;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      const Block& block = stage.blocks[b];
+    for (const Block& block : stage.blocks_of(section)) {
       for (std::int32_t rep = 0; rep < block.repeats; ++rep) {
-        for (std::uint32_t i = 0; i < block.op_count; ++i) {
-          const Op& op = stage.ops[block.first_op + i];
+        for (const Op& op : stage.ops_of(block)) {
           places_[key_of(op, block.first_unit + rep * block.unit_step)].push_back(place++);
           streams_.push_back(op.stream);
           reductions_.push_back(op.deferrable && op.stream != 0);
@@ -648,9 +645,7 @@ class Writer {
     }
     const Nanoseconds end = begin + tail().tied_ns, arrived = end - add_ns;
     OpId id = id_;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      const Block& block = schedule_->blocks[b];
+    for (const Block& block : schedule_->blocks_of(section)) {
       for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i, ++id) {
         const Op& op = schedule_->ops[i];
         if (op.work.kind == WorkKind::kTransfer)

@@ -72,8 +72,8 @@ class PlaceWalk {
     touches_.resize((kSlots + static_cast<std::size_t>(arena_.message_slots)) * streams_);
     places_.resize(numbers_.size());
     for (const Block& block : schedule.blocks) {
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        if (schedule.ops[i].kind == OpKind::kCastShard) casts_.push_back(block.first_unit);
+      for (const Op& op : schedule.ops_of(block)) {
+        if (op.kind == OpKind::kCastShard) casts_.push_back(block.first_unit);
       }
     }
     casts_.push_back(schedule.units());

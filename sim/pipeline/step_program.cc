@@ -92,8 +92,7 @@ class ChunkCopier {
 
   void copy(ChunkSection which, PassPart part, const std::optional<ChunkPlace>& peer) {
     const Section& section = from_.sections[static_cast<std::size_t>(which)];
-    for (std::uint32_t b = 0; b < section.block_count; ++b)
-      copy(from_.blocks[section.first_block + b], part, peer);
+    for (const Block& block : from_.blocks_of(section)) copy(block, part, peer);
   }
 
   void copy(const Block& of, PassPart part, const std::optional<ChunkPlace>& peer) {
@@ -108,8 +107,7 @@ class ChunkCopier {
       copy(from_.ops[of.first_op + i], peer);
     }
     std::vector<MemoryAction> actions;
-    for (std::uint32_t i = 0; i < of.action_count; ++i)
-      here.add_to(actions, from_.memory[of.first_action + i]);
+    for (const MemoryAction& action : from_.actions_of(of)) here.add_to(actions, action);
     for (MemoryAction& action : actions) {
       action.op = place[action.op];
       action.stream = streams_[action.stream];

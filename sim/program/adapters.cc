@@ -9,7 +9,7 @@ namespace shardwright::sim {
 namespace {
 
 Adapted adapted_by(const Stack& stack) {
-  return parallel_word<Adapted>(stack.parallel.adapted).value_or(Adapted::kAll);
+  return from_word<Adapted>(stack.parallel.adapted).value_or(Adapted::kAll);
 }
 
 /// The fewest matrices among which that one is.

@@ -219,8 +219,6 @@ void attention_backward(const ProgramWriter& w, Ops& list) {
 // them. All-gather: keys and values first, then one call. All-to-all (Ulysses): heads are exchanged
 // for tokens before and after.
 
-using enum Tensor;
-
 namespace {
 
 /// Of the pairs of a causal mask, those that attention works on, times what it is slower. Layers
@@ -396,9 +394,8 @@ void gathered(const ProgramWriter& w, Ops& list, bool backward) {
                           {own_keys(w), own_values(w)}, {kContextInput}));
   list.push_back(attention_op(w, s.heads / s.cp, s.seq_len * s.cp, backward, kContextInput));
   if (!backward) return;
-  Op sums = w.collective(CommGroup::kContext, Collective::kReduceScatter, kv_bytes);
-  add_input(sums, kDQkv);
-  list.push_back(sums);
+  list.push_back(w.collective(CommGroup::kContext, Collective::kReduceScatter, kv_bytes,
+                              Overlap::kNone, {kDQkv}));
 }
 
 void exchanged(const ProgramWriter& w, Ops& list, bool backward) {
@@ -447,8 +444,6 @@ void attention_core(const ProgramWriter& w, Ops& list, bool backward) {
 // Latent attention up to its core: the two products down and up of queries, and of keys with
 // values. Those down are computed by every tensor rank on its own tokens, those up divide heads.
 
-using enum Tensor;
-
 namespace {
 
 /// Channels of the two latent vectors, and those of heads that are made of them.
@@ -467,12 +462,8 @@ LatentSizes latent_sizes(const ProgramWriter& w) {
 void share_latent(const ProgramWriter& w, Ops& list, std::int64_t channels, bool backward,
                   Operand from, Operand to) {
   if (!w.shape().sequence_parallel) return;
-  Op op = w.collective(CommGroup::kTensor,
-                       backward ? Collective::kReduceScatter : Collective::kAllGather,
-                       f(w.width()) * w.elements(channels));
-  add_input(op, from);
-  add_output(op, to);
-  list.push_back(op);
+  list.push_back(w.tensor_collective(backward ? Collective::kReduceScatter : Collective::kAllGather,
+                                     f(w.width()) * w.elements(channels), {from}, {to}));
 }
 
 void multiply(const ProgramWriter& w, Ops& list, OpKind kind, Weight weight, std::int64_t tokens,

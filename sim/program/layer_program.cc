@@ -202,11 +202,10 @@ class LayerPrograms::Writer {
         use_(use),
         units_(model, plan, stack, gpu),
         forms_(model, plan, stack, gpu),
-        pass_(
-            stack.parallel,
-            plan.parallel.cuda_graphs.value_or(
-                parallel_word<CudaGraphs>(stack.parallel.cuda_graphs).value_or(CudaGraphs::kNone)),
-            stack.memory) {}
+        pass_(stack.parallel,
+              plan.parallel.cuda_graphs.value_or(
+                  from_word<CudaGraphs>(stack.parallel.cuda_graphs).value_or(CudaGraphs::kNone)),
+              stack.memory) {}
 
   Plain plain() {
     Plain plain;

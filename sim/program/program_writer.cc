@@ -48,7 +48,7 @@ ProgramWriter::ProgramWriter(const Model& model, const Plan& plan, const Stack& 
   overlap_ = plan.parallel.tp_overlap.value_or(
       profiles::usual_overlap(stack, model, plan.numerics.precision));
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
-  const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
+  const auto usual_comm = from_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
   const TensorSoftware& tensor = stack.parallel.tensor;
   copies_parts_ = shape_.sequence_parallel && plan.micro_batch > 1 && tensor.concatenates_sequences;
@@ -172,12 +172,13 @@ Op ProgramWriter::elementwise(OpKind kind, const KernelGroup& group, double elem
   return op;
 }
 
-Op ProgramWriter::collective(CommGroup group, Collective kind, double bytes,
-                             Overlap overlap) const {
-  Op op;
-  op.kind = kind == Collective::kAllReduce       ? OpKind::kAllReduce
-            : kind == Collective::kReduceScatter ? OpKind::kReduceScatter
-                                                 : OpKind::kAllGather;
+Op ProgramWriter::collective(CommGroup group, Collective kind, double bytes, Overlap overlap,
+                             std::initializer_list<Operand> in,
+                             std::initializer_list<Operand> out) const {
+  Op op = make(kind == Collective::kAllReduce       ? OpKind::kAllReduce
+               : kind == Collective::kReduceScatter ? OpKind::kReduceScatter
+                                                    : OpKind::kAllGather,
+               Phase::kForward, in, out);
   op.collective = {group, kind, Pattern::kCollective, overlap, bytes};
   return op;
 }
@@ -331,9 +332,9 @@ void ProgramWriter::sum_norm_gradients(Ops& list, const std::vector<WeightShape>
     const bool is_norm = op.kind == OpKind::kNorm || op.kind == OpKind::kQkNorm;
     if (is_norm && is_partial(op.weight)) add_output(op, kNormGradients);
   }
-  Op sum = collective(CommGroup::kTensor, Collective::kAllReduce, f(gradient_width() * elements));
+  Op sum =
+      tensor_collective(Collective::kAllReduce, f(gradient_width() * elements), {kNormGradients});
   sum.phase = Phase::kBackward;
-  add_input(sum, kNormGradients);
   list.push_back(sum);
 }
 
@@ -345,12 +346,11 @@ void ProgramWriter::sum_key_value_gradients(Ops& list) const {
     add_output(op, kKeyValueGradients);
     op.deferrable = true;  // together
   }
-  Op sum =
-      collective(CommGroup::kTensor, Collective::kAllReduce, f(tensors_[kKeyValueGradients].bytes));
+  Op sum = tensor_collective(Collective::kAllReduce, f(tensors_[kKeyValueGradients].bytes),
+                             {kKeyValueGradients});
   sum.phase = Phase::kBackward;
   sum.weight = Weight::kQkv;
   sum.deferrable = true;
-  add_input(sum, kKeyValueGradients);
   list.push_back(sum);
 }
 
@@ -362,8 +362,6 @@ void ProgramWriter::add_residual_gradient(Ops& list, Operand from, Operand into)
   list.push_back(elementwise(OpKind::kResidual, stack_.residual, sharded_elements(shape_.hidden),
                              true, {from, into}));
 }
-
-using enum Tensor;
 
 UnitProgram ProgramWriter::embedding() const {
   UnitProgram unit;
@@ -380,10 +378,8 @@ UnitProgram ProgramWriter::embedding() const {
   if (plan_.numerics.lora > 0) return unit;  // nothing before the first layer is trained
   Operand gradient = of_next_unit(kDX);
   if (s.sequence_parallel) {
-    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes());
-    add_input(gather, gradient);
-    add_output(gather, kDGathered);
-    unit.backward.push_back(gather);
+    unit.backward.push_back(
+        tensor_collective(Collective::kAllGather, gathered_bytes(), {gradient}, {kDGathered}));
     gradient = kDGathered;
   }
   const std::int64_t rows =
@@ -403,8 +399,6 @@ UnitProgram ProgramWriter::embedding() const {
 //
 // Tensor ranks share the vocabulary. Their losses add up maximum, sum of exponents and the target's
 // logit of every token; software without a vocabulary-parallel loss gathers all logits.
-
-using enum Tensor;
 
 namespace {
 
@@ -434,7 +428,7 @@ double logits_of(const ProgramWriter& w) {
 void share_loss(const ProgramWriter& w, Ops& list) {
   if (w.shape().tp == 1 || gathers_logits(w)) return;
   for (int i = 0; i < 3; ++i) {
-    Op op = w.collective(CommGroup::kTensor, Collective::kAllReduce, kFloat * w.elements(1));
+    Op op = w.tensor_collective(Collective::kAllReduce, kFloat * w.elements(1), {});
     op.phase = Phase::kLoss;
     list.push_back(op);
   }
@@ -443,11 +437,10 @@ void share_loss(const ProgramWriter& w, Ops& list) {
 /// The same where a part's maximum, sum of exponents and target's logit are gathered at once and
 /// put together by every rank, in their order.
 void share_parts(const ProgramWriter& w, Ops& list) {
-  Op op = w.collective(CommGroup::kTensor, Collective::kAllGather,
-                       f(w.plan().feature_parts() * kLossPartBytes) * w.elements(1));
+  Op op = w.tensor_collective(Collective::kAllGather,
+                              f(w.plan().feature_parts() * kLossPartBytes) * w.elements(1),
+                              {kLossParts}, {kLossParts});
   op.phase = Phase::kLoss;
-  add_input(op, kLossParts);
-  add_output(op, kLossParts);
   list.push_back(op);
 }
 
@@ -466,9 +459,8 @@ void whole_loss(const ProgramWriter& w, UnitProgram& head) {
   };
   w.column_forward(head.forward, {head_product(w)}, false, Overlap::kNone);
   if (gathers_logits(w)) {
-    Op gather = w.collective(CommGroup::kTensor, Collective::kAllGather, f(w.width()) * logits);
-    add_input(gather, kPartialSum);
-    add_output(gather, kLogits);
+    Op gather = w.tensor_collective(Collective::kAllGather, f(w.width()) * logits, {kPartialSum},
+                                    {kLogits});
     gather.phase = Phase::kLoss;
     head.forward.push_back(gather);
     head.tensors[kPartialSum] = {static_cast<Bytes>(f(w.width()) * w.elements(w.shape().vocab)),
@@ -553,10 +545,8 @@ void in_place_loss(const ProgramWriter& w, UnitProgram& head, std::int64_t chunk
     list.push_back(written);
   };
   if (w.shape().sequence_parallel) {
-    Op gather = w.collective(CommGroup::kTensor, Collective::kAllGather, w.gathered_bytes());
-    add_input(gather, w.norm_output(false));
-    add_output(gather, product.in);
-    list.push_back(gather);
+    list.push_back(w.tensor_collective(Collective::kAllGather, w.gathered_bytes(),
+                                       {w.norm_output(false)}, {product.in}));
   }
   append(product.kind, Phase::kLoss, w.product(product.kind, chunk, product.n, product.k, chunks),
          {product.in}, {kLogits});
@@ -583,13 +573,7 @@ void in_place_loss(const ProgramWriter& w, UnitProgram& head, std::int64_t chunk
   list.back().deferrable = false;  // the next chunk's logits take their place
   if (w.shape().tp == 1) return;
   add_input(list.back(), kLossParts);  // the next chunk has its parts in the same place
-  Op reduce = w.collective(
-      CommGroup::kTensor,
-      w.shape().sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
-      w.gathered_bytes());
-  add_input(reduce, kDNorm1);
-  if (w.norm_gradient(false) != Operand(kDNorm1)) add_output(reduce, w.norm_gradient(false));
-  list.push_back(reduce);
+  list.push_back(w.reduction(kDNorm1, w.norm_gradient(false), Overlap::kNone));
 }
 
 }  // namespace
@@ -642,8 +626,6 @@ UnitProgram ProgramWriter::prediction_projection() const {
 }
 
 // The second half of a layer: norm, gate and up, activation, down projection, residual.
-
-using enum Tensor;
 
 namespace {
 
@@ -718,8 +700,6 @@ void mlp_backward(const ProgramWriter& w, Ops& list) {
 
 // The first half of a layer: a norm, what mixes tokens (attention, a recurrence, or both beside
 // each other), the residual.
-
-using enum Tensor;
 
 namespace {
 

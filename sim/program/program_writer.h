@@ -138,8 +138,14 @@ class ProgramWriter {
   Op elementwise(OpKind kind, const KernelGroup& group, double elements, bool backward,
                  std::initializer_list<Operand> in = {},
                  std::initializer_list<Operand> out = {}) const;
-  Op collective(CommGroup group, Collective kind, double bytes,
-                Overlap overlap = Overlap::kNone) const;
+  Op collective(CommGroup group, Collective kind, double bytes, Overlap overlap = Overlap::kNone,
+                std::initializer_list<Operand> in = {},
+                std::initializer_list<Operand> out = {}) const;
+  /// Of the tensor ranks, which nothing is beside.
+  Op tensor_collective(Collective kind, double bytes, std::initializer_list<Operand> in,
+                       std::initializer_list<Operand> out = {}) const {
+    return collective(CommGroup::kTensor, kind, bytes, Overlap::kNone, in, out);
+  }
   /// A layer's first or second norm; the head's is written as a first one.
   Op norm(bool second, Weight weight) const;
   Op norm_backward(bool second, Weight weight, Operand gradient) const;
@@ -160,6 +166,8 @@ class ProgramWriter {
   /// unless 0.
   void column_backward(Ops& list, const std::vector<Product>& products, bool second,
                        int sum_sms) const;
+  /// The sum over tensor ranks of what each made of `from`.
+  Op reduction(Operand from, Operand to, Overlap overlap) const;
   /// A row-parallel product, and the reduce-scatter or all-reduce of what the tensor ranks made.
   void row_forward(Ops& list, const Product& product) const;
   /// Of what any operation made of its part of the channels.
@@ -200,7 +208,6 @@ class ProgramWriter {
   void size_parallel();
   void product_backward(Ops& list, const Product& product, bool adds_to_input_gradient) const;
   void add_bias_gradient(Ops& list, const Product& product) const;
-  Op reduction(Operand from, Operand to, Overlap overlap) const;
   /// Parts of several sequences, out of what was gathered or into what will be scattered.
   void copy_parts(Ops& list, OpKind kind, Operand of) const;
   /// `op` writes the unit's weight gradient number `slot`.

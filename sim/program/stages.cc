@@ -86,8 +86,7 @@ std::vector<ChunkContent> from_layout(const Model& model, const Plan& plan, std:
                 fmt::format("{} chunks, pp times virtual_stages, not {}", parts, chunks.size()));
   }
   std::int64_t layers = 0, predictions = 0;
-  for (ChunkContent& chunk : chunks) {
-    chunk.first_layer = layers;
+  for (const ChunkContent& chunk : chunks) {
     layers += chunk.layers;
     predictions += chunk.extra_predictions;
     const bool is_end = &chunk == &chunks.front() || &chunk == &chunks.back();
@@ -121,20 +120,16 @@ std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
   const std::int64_t places = model.layers + 2 + predictions;
   const bool ends_count = !divides && places % n == 0 && places / n > predictions;
   const bool last_gets_rest = !divides && !ends_count && rest > 0;
-  std::int64_t layer = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    ChunkContent& chunk = chunks[static_cast<std::size_t>(i)];
-    chunk.embedding = i == 0;
-    chunk.head = i + 1 == n;
+    std::int64_t& layers = chunks[static_cast<std::size_t>(i)].layers;
+    const bool is_last = i + 1 == n;
     if (ends_count) {
-      chunk.layers = places / n - (chunk.embedding ? 1 : 0) - (chunk.head ? 1 + predictions : 0);
+      layers = places / n - (i == 0 ? 1 : 0) - (is_last ? 1 + predictions : 0);
     } else if (last_gets_rest) {
-      chunk.layers = chunk.head ? rest : most;
+      layers = is_last ? rest : most;
     } else {
-      chunk.layers = model.layers / n + (i < model.layers % n ? 1 : 0);
+      layers = model.layers / n + (i < model.layers % n ? 1 : 0);
     }
-    chunk.first_layer = layer;
-    layer += chunk.layers;
   }
   return chunks;
 }
@@ -146,17 +141,11 @@ std::vector<ChunkContent> equal_modules(const Model& model, std::size_t parts,
   const auto n = static_cast<std::int64_t>(parts);
   const std::int64_t places = ends.modules_before + model.layers + ends.modules_after;
   std::vector<ChunkContent> chunks(parts);
-  std::int64_t layer = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    ChunkContent& chunk = chunks[static_cast<std::size_t>(i)];
-    chunk.embedding = i == 0;
-    chunk.head = i + 1 == n;
-    chunk.layers = places / n + (i < places % n ? 1 : 0) -
-                   (chunk.embedding ? ends.modules_before : 0) -
-                   (chunk.head ? ends.modules_after : 0);
-    if (chunk.layers < 1) return {};
-    chunk.first_layer = layer;
-    layer += chunk.layers;
+    std::int64_t& layers = chunks[static_cast<std::size_t>(i)].layers;
+    layers = places / n + (i < places % n ? 1 : 0) - (i == 0 ? ends.modules_before : 0) -
+             (i + 1 == n ? ends.modules_after : 0);
+    if (layers < 1) return {};
   }
   return chunks;
 }
@@ -175,15 +164,7 @@ std::vector<ChunkContent> by_cost(const Model& model, std::size_t parts) {
     cost += layer;
     if (cost * n > all * (at + 1) && at + 1 < n) ++at;
   }
-  if (at + 1 < n) return {};
-  std::int64_t first = 0;
-  for (ChunkContent& chunk : chunks) {
-    chunk.first_layer = first;
-    first += chunk.layers;
-  }
-  chunks.front().embedding = true;
-  chunks.back().head = true;
-  return chunks;
+  return at + 1 < n ? std::vector<ChunkContent>{} : chunks;
 }
 
 std::vector<ChunkContent> usual_parts(const Model& model, std::size_t parts, const Stack& stack) {
@@ -260,8 +241,14 @@ std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,
   std::vector<ChunkContent> chunks = plan.parallel.pp_layout.empty()
                                          ? usual_parts(model, parts, stack)
                                          : from_layout(model, plan, parts);
-  if (plan.parallel.pp_layout.empty()) chunks.back().extra_predictions = model.mtp_layers;
+  if (plan.parallel.pp_layout.empty()) {
+    chunks.front().embedding = chunks.back().head = true;
+    chunks.back().extra_predictions = model.mtp_layers;
+  }
+  std::int64_t layers = 0;
   for (ChunkContent& chunk : chunks) {
+    chunk.first_layer = layers;
+    layers += chunk.layers;
     count_kinds(model, chunk);
     // Megatron counts checkpointed layers of each stage, so every chunk has its share.
     if (plan.recompute != Recompute::kNone) {

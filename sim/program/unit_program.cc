@@ -269,8 +269,6 @@ std::vector<MemoryAction> lifetimes(const Ops& list, const ProgramTensors& tenso
 // Products that tensor ranks share: what is gathered before a column-parallel one, summed behind a
 // row-parallel one, and both ways backward.
 
-using enum Tensor;
-
 void ProgramWriter::copy_parts(Ops& list, OpKind kind, Operand of) const {
   if (copies_parts_)
     list.push_back(memory(kind, 2 * gathered_bytes(), 1, stack_.copies.copy, {of}));
@@ -285,9 +283,8 @@ Overlap ProgramWriter::gathers() const {
 void ProgramWriter::gather_before(Ops& list, Op product, Operand from, Operand to,
                                   Overlap overlap) const {
   if (shape_.sequence_parallel) {
-    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap);
-    add_input(gather, from);
-    add_output(gather, to);
+    const Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(),
+                                 overlap, {from}, {to});
     if (overlap == Overlap::kInside) {
       product.collective = gather.collective;
       std::replace(std::begin(product.in), std::end(product.in), to, from);
@@ -301,13 +298,9 @@ void ProgramWriter::gather_before(Ops& list, Op product, Operand from, Operand t
 }
 
 Op ProgramWriter::reduction(Operand from, Operand to, Overlap overlap) const {
-  Op reduce =
-      collective(CommGroup::kTensor,
-                 shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
-                 gathered_bytes(), overlap);
-  add_input(reduce, from);
-  if (to != from) add_output(reduce, to);
-  return reduce;
+  return collective(CommGroup::kTensor,
+                    shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+                    gathered_bytes(), overlap, {from}, {to != from ? to : Operand()});
 }
 
 void ProgramWriter::row_forward(Ops& list, const Product& product) const {
@@ -379,9 +372,8 @@ void ProgramWriter::column_backward(Ops& list, const std::vector<Product>& produ
   const Overlap overlap = beside ? Overlap::kFollowing : Overlap::kNone;
   const bool bulk = sum_sms > 0 && overlap_ == TensorOverlap::kUserbuffers;
   if (shape_.sequence_parallel && !keeps_gathered()) {
-    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap);
-    add_input(gather, norm_output(second));
-    add_output(gather, gathered_norm(second));
+    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap,
+                           {norm_output(second)}, {gathered_norm(second)});
     if (bulk) gather.collective.sms = stack_.parallel.userbuffers.gather_sms;
     list.push_back(gather);
   }
@@ -411,8 +403,6 @@ void ProgramWriter::column_backward(Ops& list, const std::vector<Product>& produ
 }
 
 // How large a rank's tensors are.
-
-using enum Tensor;
 
 namespace {
 

@@ -37,9 +37,7 @@ Prediction predict_on(Job job, const profiles::ClusterFile& cluster, const Plan&
 
 ErrorScore score_of_runs(std::vector<double> errors) {
   for (double& error : errors) error = std::abs(error);
-  const profiles::ErrorSummary summary = summarize_errors(errors);
-  return {summary.n, summary.mape, summary.median,
-          errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end())};
+  return score_errors(errors);
 }
 
 /// One row of the models' part. `plan_text` is its plan's document.
@@ -151,10 +149,9 @@ std::string gpu_of(const CsvRow& row) {
 }
 
 Collective collective_of(const CsvRow& row) {
-  for (const auto collective : {Collective::kAllGather, Collective::kReduceScatter,
-                                Collective::kAllReduce, Collective::kBroadcast})
-    if (row.text("collective") == name_of(collective)) return collective;
-  row.fail("collective", "all_gather, reduce_scatter, all_reduce or broadcast");
+  const auto collective = from_word<Collective>(row.text("collective"));
+  if (!collective) row.fail("collective", "all_gather, reduce_scatter, all_reduce or broadcast");
+  return *collective;
 }
 
 }  // namespace

@@ -293,12 +293,13 @@ double kendall_tau(const std::vector<TimedLayout>& layouts) {
 }
 
 void score_group(const std::vector<TimedLayout>& layouts, ChoiceGroup& group) {
-  const auto chosen = std::min_element(
-      layouts.begin(), layouts.end(),
-      [](const TimedLayout& a, const TimedLayout& b) { return a.predicted_s < b.predicted_s; });
-  const auto best = std::min_element(
-      layouts.begin(), layouts.end(),
-      [](const TimedLayout& a, const TimedLayout& b) { return a.measured_s < b.measured_s; });
+  const auto shortest = [&](double TimedLayout::*time) {
+    return std::min_element(
+        layouts.begin(), layouts.end(),
+        [&](const TimedLayout& a, const TimedLayout& b) { return a.*time < b.*time; });
+  };
+  const auto chosen = shortest(&TimedLayout::predicted_s),
+             best = shortest(&TimedLayout::measured_s);
   group.layouts = static_cast<std::int64_t>(layouts.size());
   group.chosen = chosen->id;
   group.best = best->id;
@@ -455,9 +456,7 @@ StageMemoryScore score_stage_memory(const CsvTable& table, const Validation& val
     errors.push_back(std::abs(peak.error));
     result.peaks.push_back(std::move(peak));
   }
-  const profiles::ErrorSummary summary = summarize_errors(errors);
-  result.allocated = {summary.n, summary.mape, summary.median,
-                      errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end())};
+  result.allocated = score_errors(errors);
   return result;
 }
 

@@ -23,7 +23,7 @@ class DistributedOptimizer final : public ShardingStrategy {
       : strategy_(strategy), shards_(strategy.shards != Sharded::kNothing) {}
 
   void declare(StepWriter& w) override {
-    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    w.set_layout({});
     const ParallelSoftware& software = w.stack().parallel;
     const Parallelism& parallel = w.plan().parallel;
     overlaps_reduce_ = parallel.overlap_grad_reduce.value_or(software.overlap_grad_reduce);

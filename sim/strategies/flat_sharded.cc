@@ -20,7 +20,7 @@ class FlatSharded final : public ShardingStrategy {
       : strategy_(strategy), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
-    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    w.set_layout({});
     const Plan& plan = w.plan();
     const Layout& layout = w.layout();
     const bool in_domain =
@@ -51,15 +51,7 @@ class FlatSharded final : public ShardingStrategy {
     w.state(facts);
   }
 
-  void begin_step(StepWriter& w) override {
-    const Plan& plan = w.plan();
-    if (!has_compute_copy(plan)) return;
-    const std::int64_t owned = w.total_owned();
-    w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
-                cast_bytes(plan.master_dtype, plan.param_dtype) * owned,
-                bytes_of(plan.master_dtype) * owned)
-        .record = {shard_ready_, 0};
-  }
+  void begin_step(StepWriter& w) override { cast_master(w, w.total_owned(), {shard_ready_, 0}); }
 
   void before_forward(StepWriter& w) override {
     w.unit_hook();

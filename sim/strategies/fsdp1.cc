@@ -22,9 +22,7 @@ class Fsdp1 final : public ShardingStrategy {
   explicit Fsdp1(const StrategyInfo& strategy) : strategy_(strategy), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
-    w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
-                  .separates_norms = false,
-                  .pads_rows = false});
+    w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head});
     gathered_for_ = w.gathered_for(strategy_, Gathered::kMicroStep);
     reshards_ = gathered_for_ == Gathered::kPass;
     const int side = hybrid_ ? -1 : 0;

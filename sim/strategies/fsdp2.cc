@@ -15,9 +15,7 @@
 namespace shardwright::sim {
 
 void Fsdp2::declare(StepWriter& w) {
-  w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
-                .separates_norms = false,
-                .pads_rows = true});
+  w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head, .pads_rows = true});
   reshards_ = w.gathered_for(strategy_) == Gathered::kPass;
   copy_in_ = w.stream("copy-in", StreamRole::kSide, -1);
   comm_ = w.stream("communication", StreamRole::kCommunication, -1);

@@ -21,7 +21,7 @@ class Replicated final : public ShardingStrategy {
 
   void declare(StepWriter& w) override {
     native_ = w.stack().memory == MemoryManager::kStatic;
-    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    w.set_layout({});
     comm_ = reduces_ ? w.stream("communication", StreamRole::kCommunication, 0, native_ ? -1 : 0)
                      : std::uint8_t{0};
     cast_ = w.event("cast");
@@ -58,19 +58,10 @@ class Replicated final : public ShardingStrategy {
     const Plan& plan = w.plan();
     const std::int64_t elements = w.trained();
     if (elements > 0) {
-      const std::int64_t width = gradient_width(plan);
-      const std::int64_t written = bytes_of(gradient_dtype(plan, w.stack()));
-      if (w.sums_in_backward()) {
-        // The products have added it.
-      } else if (!w.first_micro_step()) {
-        w.memory_op(OpKind::kAccumulate, 0, Phase::kBackward, MemoryClass::kAdd,
-                    (written + 2 * width) * elements, 0);
-      } else if (casts_gradients(w)) {
-        w.memory_op(OpKind::kCastGradient, 0, Phase::kBackward, MemoryClass::kCast,
-                    (written + width) * elements, 0);
-      }
+      add_to_whole_sums(w, OpKind::kAccumulate, elements);
       if (!native_ && w.first_micro_step())
-        w.acquire(Tensor::kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);
+        w.acquire(Tensor::kFullGradient, 0, gradient_width(plan) * elements, 0,
+                  MemoryCategory::kGradients);
       if (!native_ && has_compute_copy(plan)) w.release(Tensor::kCastedShard, 0);
       w.release_weight_gradients();
     }

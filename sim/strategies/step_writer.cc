@@ -298,54 +298,40 @@ Bytes& StepWriter::acquired_bytes(Tensor tensor, int offset) {
   return kinds.emplace_back(kind, 0).second;
 }
 
-void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t stream,
-                         MemoryCategory category) {
-  if (bytes <= 0) return;
-  MemoryAction action;
+MemoryAction& StepWriter::act(bool acquire, Tensor tensor, int offset, Bytes bytes) {
+  MemoryAction& action = schedule_.memory.emplace_back();
   action.op = last_in_block();
+  action.acquire = acquire;
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
   action.bytes = bytes;
+  return action;
+}
+
+void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t stream,
+                         MemoryCategory category) {
+  if (bytes <= 0) return;
+  MemoryAction& action = act(true, tensor, offset, bytes);
   action.stream = stream;
   action.category = category;
-  schedule_.memory.push_back(action);
   acquired_bytes(tensor, offset) = bytes;
   category_[index_of(tensor)] = category;
 }
 
 void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
-  MemoryAction action;
-  action.op = last_in_block();
-  action.acquire = false;
-  action.tensor = tensor;
-  action.offset = static_cast<std::int16_t>(offset);
+  const Bytes bytes = acquired_bytes(tensor, offset);
+  if (bytes <= 0) return;
+  MemoryAction& action = act(false, tensor, offset, bytes);
   action.used_on = used_on;
-  action.bytes = acquired_bytes(tensor, offset);
   action.category = category_[index_of(tensor)];
-  if (action.bytes > 0) schedule_.memory.push_back(action);
 }
 
 void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category) {
-  MemoryAction action;
-  action.op = last_in_block();
-  action.acquire = false;
-  action.tensor = tensor;
-  action.offset = kAllUnits;
-  action.category = category;
-  action.bytes = bytes;
-  schedule_.memory.push_back(action);
+  act(false, tensor, kAllUnits, bytes).category = category;
 }
 
 void StepWriter::release_made(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t used_on) {
-  if (bytes <= 0) return;
-  MemoryAction action;
-  action.op = last_in_block();
-  action.acquire = false;
-  action.tensor = tensor;
-  action.offset = static_cast<std::int16_t>(offset);
-  action.used_on = used_on;
-  action.bytes = bytes;
-  schedule_.memory.push_back(action);
+  if (bytes > 0) act(false, tensor, offset, bytes).used_on = used_on;
 }
 
 void StepWriter::release_shard_gradients() {

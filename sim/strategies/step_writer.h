@@ -233,6 +233,8 @@ class StepWriter {
   };
   bool checkpointed(std::int32_t unit) const;
   Bytes& acquired_bytes(Tensor tensor, int offset);
+  /// A tensor of the unit at `offset` comes to life or dies at the last operation.
+  MemoryAction& act(bool acquire, Tensor tensor, int offset, Bytes bytes);
   /// The last operation, counted from the block's first: what memory is tied to.
   std::uint32_t last_in_block() const;
   /// Gives the stream and events of a pass's own collectives their numbers in the schedule.
@@ -324,6 +326,30 @@ inline void sum_whole_gradients(ShardingFacts& facts, const StepWriter& w, std::
 /// Traffic of converting one element from dtype `from` to `to`.
 constexpr std::int64_t cast_bytes(DType from, DType to) {
   return bytes_of(from) + bytes_of(to);
+}
+
+/// Casts so many elements of the master to what is computed with, where that has another type.
+inline void cast_master(StepWriter& w, std::int64_t elements, EventRef record) {
+  const Plan& plan = w.plan();
+  if (!has_compute_copy(plan)) return;
+  w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
+              cast_bytes(plan.master_dtype, plan.param_dtype) * elements,
+              bytes_of(plan.master_dtype) * elements)
+      .record = record;
+}
+
+/// Adds what backward wrote of the current unit to whole sums, by an operation of that kind; the
+/// first micro-batch writes them, cast where the types differ.
+inline void add_to_whole_sums(StepWriter& w, OpKind kind, std::int64_t elements) {
+  if (w.sums_in_backward()) return;  // the products have added it
+  const std::int64_t width = bytes_of(w.plan().reduce_dtype);
+  const std::int64_t written = bytes_of(gradient_dtype(w.plan(), w.stack()));
+  if (!w.first_micro_step()) {
+    w.memory_op(kind, 0, Phase::kBackward, MemoryClass::kAdd, (written + 2 * width) * elements, 0);
+  } else if (casts_gradients(w)) {
+    w.memory_op(OpKind::kCastGradient, 0, Phase::kBackward, MemoryClass::kCast,
+                (written + width) * elements, 0);
+  }
 }
 
 // One gradient of a table that is embedding and head where its two uses are summed for themselves:

@@ -16,7 +16,7 @@ class WholeSums final : public ShardingStrategy {
       : strategy_(strategy), shards_(strategy.shards != Sharded::kNothing) {}
 
   void declare(StepWriter& w) override {
-    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    w.set_layout({});
     comm_ = w.stream("communication", StreamRole::kCommunication, -1, -1);
     shard_ready_ = w.event("shard_ready");
     gathered_ = w.event("gathered");
@@ -33,13 +33,7 @@ class WholeSums final : public ShardingStrategy {
   }
 
   void begin_step(StepWriter& w) override {
-    const Plan& plan = w.plan();
-    if (!has_compute_copy(plan)) return;
-    const std::int64_t elements = shards_ ? w.total_owned() : w.total_elements();
-    w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
-                cast_bytes(plan.master_dtype, plan.param_dtype) * elements,
-                bytes_of(plan.master_dtype) * elements)
-        .record = {shard_ready_, 0};
+    cast_master(w, shards_ ? w.total_owned() : w.total_elements(), {shard_ready_, 0});
   }
 
   void before_forward(StepWriter& w) override {
@@ -54,21 +48,9 @@ class WholeSums final : public ShardingStrategy {
   }
 
   void after_backward(StepWriter& w) override {
-    const Plan& plan = w.plan();
     const std::int64_t elements = w.summed();
-    const std::int64_t width = bytes_of(plan.reduce_dtype);
-    if (elements > 0) {
-      const std::int64_t written = bytes_of(gradient_dtype(plan, w.stack()));
-      if (w.sums_in_backward()) {
-        // The products have added it.
-      } else if (!w.first_micro_step()) {
-        w.memory_op(OpKind::kCopyIn, 0, Phase::kBackward, MemoryClass::kAdd,
-                    (written + 2 * width) * elements, 0);
-      } else if (casts_gradients(w)) {
-        w.memory_op(OpKind::kCastGradient, 0, Phase::kBackward, MemoryClass::kCast,
-                    (written + width) * elements, 0);
-      }
-    }
+    const std::int64_t width = bytes_of(w.plan().reduce_dtype);
+    if (elements > 0) add_to_whole_sums(w, OpKind::kCopyIn, elements);
     w.release_weight_gradients();
     if (!w.last_micro_step() || elements == 0) return;
     // Where weight gradients are put off, so is this.

@@ -23,7 +23,7 @@ class Yafsdp final : public ShardingStrategy {
   explicit Yafsdp(const StrategyInfo& strategy) : strategy_(strategy) {}
 
   void declare(StepWriter& w) override {
-    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
+    w.set_layout({.separates_norms = true});
     const Plan& plan = w.plan();
     reshards_ = w.gathered_for(strategy_) == Gathered::kPass;
     buffers_ = plan.buffers;
@@ -51,16 +51,10 @@ class Yafsdp final : public ShardingStrategy {
   }
 
   void begin_step(StepWriter& w) override {
-    const Plan& plan = w.plan();
-    const std::int64_t owned = w.total_owned();
-    if (has_compute_copy(plan)) {
-      w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
-                  cast_bytes(plan.master_dtype, plan.param_dtype) * owned,
-                  bytes_of(plan.master_dtype) * owned)
-          .record = {shard_ready_, 0};
-    }
+    cast_master(w, w.total_owned(), {shard_ready_, 0});
+    const DType dtype = w.plan().param_dtype;
     Op& gather = w.collective(OpKind::kAllGather, comm_, Phase::kPrepare,
-                              bytes_of(plan.param_dtype) * w.norm_elements(), plan.param_dtype);
+                              bytes_of(dtype) * w.norm_elements(), dtype);
     gather.target = kNormUnit;
     gather.waits[0] = {shard_ready_, 0};
     gather.record = {norms_ready_, 0};

@@ -24,7 +24,7 @@ class Zero final : public ShardingStrategy {
 
   void declare(StepWriter& w) override {
     native_ = w.stack().memory == MemoryManager::kStatic;
-    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    w.set_layout({});
     gather_stream_ =
         w.stream("communication", StreamRole::kCommunication, native_ ? -1 : 0, native_ ? -1 : 0);
     reduce_stream_ = native_ ? gather_stream_ : w.stream("reduce", StreamRole::kSide, 0);

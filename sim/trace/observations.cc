@@ -153,6 +153,17 @@ class Observer {
     }
   }
 
+  Observation& observe(const Op& op, Nanoseconds ns, std::int32_t rank, std::int32_t step) {
+    Observation& seen = set_.observations.emplace_back();
+    seen.op = op.kind;
+    seen.phase = op.phase;
+    seen.seconds = seconds_of(ns);
+    seen.rank = rank;
+    seen.step = step;
+    seen.sharers = sharers_;
+    return seen;
+  }
+
   /// A message as a collective of two ranks. What it lasts counts from when it was sent; one that
   /// was there before it was asked for shows the end of it only.
   void observe_message(const Span& span) {
@@ -168,19 +179,12 @@ class Observer {
       left_out.seconds += seconds_of(ns);
       return;
     }
-    Observation seen;
-    seen.op = OpKind::kReceive;
-    seen.phase = op.phase;
+    Observation& seen = observe(op, ns, span.rank, span.step);
     seen.work.kind = WorkKind::kCollective;
     seen.work.group = CommGroup::kPipeline;
     seen.work.bytes = op.work.bytes;
-    seen.seconds = seconds_of(ns);
-    seen.rank = span.rank;
-    seen.step = span.step;
-    seen.sharers = sharers_;
     seen.ranks = 2;
     seen.nodes = leaves_node(span, op.peer) ? 2 : 1;
-    set_.observations.push_back(seen);
   }
 
   bool leaves_node(const Span& span, std::int64_t peer_stage) const {
@@ -209,26 +213,18 @@ class Observer {
       left_out.seconds += seconds_of(ns);
       return;
     }
-    Observation seen;
-    seen.op = op.kind;
-    seen.phase = op.phase;
+    Observation& seen = observe(op, ns, rank, step);
     seen.work = op.work;
     // Other patterns (rings, all-to-all) have no size that could be fitted to.
     const bool sized = op.collective && op.collective.pattern == Pattern::kCollective;
     if (sized && op.work.kind == WorkKind::kCollective)
       seen.work.bytes = static_cast<std::int64_t>(op.collective.bytes);
-    seen.seconds = seconds_of(ns);
     seen.contended =
         std::clamp(static_cast<double>(contended_ns) / static_cast<double>(ns), 0.0, 1.0);
-    seen.rank = rank;
-    seen.step = step;
-    seen.sharers = sharers_;
-    if (waits(op)) {
-      seen.ranks = ranks_of(op);
-      seen.nodes = nodes_of(op);
-      seen.instance = instance_of(op, step, id, rank);
-    }
-    set_.observations.push_back(seen);
+    if (!waits(op)) return;
+    seen.ranks = ranks_of(op);
+    seen.nodes = nodes_of(op);
+    seen.instance = instance_of(op, step, id, rank);
   }
 
   /// Numbers what the ranks of one group do together.
@@ -241,16 +237,9 @@ class Observer {
 
   void launch(OpId id, Nanoseconds ns, std::uint16_t kernels, std::int32_t rank,
               std::int32_t step) {
-    Observation seen;
-    seen.op = op_of(id).kind;
-    seen.phase = op_of(id).phase;
+    Observation& seen = observe(op_of(id), ns, rank, step);
     seen.work.kind = WorkKind::kHost;
     seen.work.kernels = kernels;
-    seen.seconds = seconds_of(ns);
-    seen.rank = rank;
-    seen.step = step;
-    seen.sharers = sharers_;
-    set_.observations.push_back(seen);
   }
 
   void read_gaps(const Lane& lane, std::int32_t rank, std::int32_t step) {

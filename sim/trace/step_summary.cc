@@ -23,7 +23,6 @@ namespace shardwright::sim {
 
 namespace {
 
-constexpr double kSecondsPerNs = 1e-9;
 constexpr double kSlowRank = 0.1;
 constexpr double kSlowStep = 0.25;
 
@@ -35,10 +34,16 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
+/// From the first begin of some spans to the last end.
 struct Extent {
   Nanoseconds begin_ns = std::numeric_limits<Nanoseconds>::max();
   Nanoseconds end_ns = std::numeric_limits<Nanoseconds>::min();
-  double seconds() const { return kSecondsPerNs * static_cast<double>(end_ns - begin_ns); }
+  double seconds() const { return seconds_of(end_ns - begin_ns); }
+  template <typename AnySpan>
+  void take_in(const AnySpan& span) {
+    begin_ns = std::min(begin_ns, span.begin_ns);
+    end_ns = std::max(end_ns, span.end_ns);
+  }
 };
 
 struct Sums {
@@ -170,17 +175,9 @@ class Summary {
   explicit Summary(const StepTrace& trace) : trace_(trace), meeting_(trace) {
     const std::map<LaneKey, Lane> lanes = lanes_of(trace.timeline);
     for (const std::vector<Span>* spans : {&trace.timeline.spans, &trace.timeline.host}) {
-      for (const Span& span : *spans) {
-        Extent& extent = extents_[span.step];
-        extent.begin_ns = std::min(extent.begin_ns, span.begin_ns);
-        extent.end_ns = std::max(extent.end_ns, span.end_ns);
-      }
+      for (const Span& span : *spans) extents_[span.step].take_in(span);
     }
-    for (const PassSpan& span : trace.timeline.passes) {
-      Extent& extent = extents_[span.step];
-      extent.begin_ns = std::min(extent.begin_ns, span.begin_ns);
-      extent.end_ns = std::max(extent.end_ns, span.end_ns);
-    }
+    for (const PassSpan& span : trace.timeline.passes) extents_[span.step].take_in(span);
     for (const auto& [key, lane] : lanes) {
       if (lane.spans.empty()) continue;
       lanes_[key] = share_out(lane, trace, extents_[key.first]);
@@ -251,8 +248,7 @@ class Summary {
   template <typename OfLane>
   double median_of(const std::vector<LaneKey>& lanes, const OfLane& of_lane) const {
     std::vector<double> values;
-    for (const LaneKey& key : lanes)
-      values.push_back(kSecondsPerNs * static_cast<double>(of_lane(lanes_.at(key))));
+    for (const LaneKey& key : lanes) values.push_back(seconds_of(of_lane(lanes_.at(key))));
     return median(values);
   }
 
@@ -299,7 +295,7 @@ class Summary {
         exposed_ns[at(group)] +=
             static_cast<double>(lane.idle_by_work_ns[static_cast<std::size_t>(work)]);
       for (std::size_t group = 0; group < exposed_ns.size(); ++group)
-        of_steps[group][key.first].push_back(kSecondsPerNs * exposed_ns[group]);
+        of_steps[group][key.first].push_back(exposed_ns[group] * 1e-9);
     }
     std::array<double, kCommGroups> exposed_s{};
     for (std::size_t group = 0; group < exposed_s.size(); ++group) {
@@ -385,9 +381,9 @@ class Summary {
         const auto at = lane.sums.find(id);
         // A lane without it counts: there it takes no time.
         const Sums sums = at != lane.sums.end() ? at->second : Sums{};
-        durations.push_back(kSecondsPerNs * static_cast<double>(sums.duration_ns));
-        exposed.push_back(kSecondsPerNs * static_cast<double>(sums.exposed_ns));
-        awaited.push_back(kSecondsPerNs * static_cast<double>(sums.awaited_ns));
+        durations.push_back(seconds_of(sums.duration_ns));
+        exposed.push_back(seconds_of(sums.exposed_ns));
+        awaited.push_back(seconds_of(sums.awaited_ns));
         const double share = sums.duration_ns > 0 ? static_cast<double>(sums.contended_ns) /
                                                         static_cast<double>(sums.duration_ns)
                                                   : 0;
@@ -441,14 +437,8 @@ std::string without_layer(const std::string& name) {
 
 namespace {
 
-/// When passes of a step run, on all of its ranks.
-struct PassExtent {
-  Nanoseconds begin_ns = std::numeric_limits<Nanoseconds>::max();
-  Nanoseconds end_ns = std::numeric_limits<Nanoseconds>::min();
-};
-
 /// One rank in one step.
-StageSummary stage_of(const std::vector<const PassSpan*>& spans, const PassExtent& step) {
+StageSummary stage_of(const std::vector<const PassSpan*>& spans, const Extent& step) {
   Nanoseconds first_backward = step.end_ns, last_forward = step.begin_ns;
   for (const PassSpan* span : spans) {
     if (!is_pass(span->work)) continue;
@@ -483,7 +473,7 @@ StageSummary stage_of(const std::vector<const PassSpan*>& spans, const PassExten
 double median_of(const std::vector<StageSummary>& lanes, double StageSummary::*part) {
   std::vector<double> values;
   for (const StageSummary& lane : lanes) values.push_back(lane.*part);
-  return quantile(values, 0.5);
+  return median(values);
 }
 
 }  // namespace
@@ -510,12 +500,9 @@ std::size_t PipelineSummary::limiting() const {
 }
 
 std::optional<PipelineSummary> pipeline_of(const StepTrace& trace) {
-  std::map<std::int32_t, PassExtent> steps;
+  std::map<std::int32_t, Extent> steps;  // when their passes run, on all ranks
   for (const PassSpan& span : trace.timeline.passes) {
-    if (!is_pass(span.work)) continue;
-    PassExtent& step = steps[span.step];
-    step.begin_ns = std::min(step.begin_ns, span.begin_ns);
-    step.end_ns = std::max(step.end_ns, span.end_ns);
+    if (is_pass(span.work)) steps[span.step].take_in(span);
   }
   std::map<std::int32_t, std::vector<StageSummary>> lanes;  // by stage
   for (const auto& [key, lane] : lanes_of(trace.timeline)) {
@@ -524,9 +511,8 @@ std::optional<PipelineSummary> pipeline_of(const StepTrace& trace) {
   }
   PipelineSummary pipeline;
   std::vector<double> lengths;
-  for (const auto& [number, step] : steps)
-    lengths.push_back(seconds_of(step.end_ns - step.begin_ns));
-  pipeline.passes_s = lengths.empty() ? 0 : quantile(lengths, 0.5);
+  for (const auto& [number, step] : steps) lengths.push_back(step.seconds());
+  pipeline.passes_s = median(lengths);
   for (const auto& [stage, of] : lanes) {
     if (stage != std::ssize(pipeline.stages)) return std::nullopt;
     StageSummary& summary = pipeline.stages.emplace_back();

@@ -48,15 +48,6 @@ std::map<SpanKey, Nanoseconds> ready_operations(const StepTrace& trace) {
   return ready;
 }
 
-/// The word's value, of an enumeration that counts from 0 to `last`.
-template <class Enum>
-std::optional<Enum> named(std::string_view word, Enum last) {
-  for (std::uint8_t i = 0; i <= static_cast<std::uint8_t>(last); ++i) {
-    if (name_of(static_cast<Enum>(i)) == word) return static_cast<Enum>(i);
-  }
-  return std::nullopt;
-}
-
 std::int32_t layer_of(std::string_view unit) {
   constexpr std::string_view kLayer = "layer";
   if (!unit.starts_with(kLayer)) return -1;
@@ -189,7 +180,7 @@ class Reader {
   /// What a stage does; where nothing of that kind is known it may be a slice of anything.
   bool take_pass(const json& event, const json& args, std::int64_t process) {
     if (args.contains("id")) return false;
-    const auto work = named(text_of(event, "cat"), StageWork::kVariation);
+    const auto work = from_word<StageWork>(text_of(event, "cat"));
     if (!work) return false;
     PassSpan span;
     span.work = *work;
@@ -252,17 +243,17 @@ class Reader {
       }
       return;
     }
-    const auto read = [&]<class Enum>(const char* key, Enum& into, Enum last) {
+    const auto read = [&]<class Enum>(const char* key, Enum& into) {
       const std::string word = text_of(args, key);
-      const std::optional<Enum> value = named(word, last);
+      const std::optional<Enum> value = from_word<Enum>(word);
       if (!value) {
         fail(fmt::format("the {} of operation {} ({}) is '{}', which no version of a step has", key,
                          id, name, word));
       }
       into = *value;
     };
-    read("kind", operation.kind, OpKind::kSynchronize);
-    read("phase", operation.phase, Phase::kOptimizer);
+    read("kind", operation.kind);
+    read("phase", operation.phase);
     operation.layer = layer_of(text_of(args, "unit"));
     operation.name = std::move(name);
   }
@@ -369,7 +360,7 @@ class Reader {
     if (known != streams.end()) return static_cast<std::uint8_t>(known - streams.begin());
     if (streams.size() == 255) fail("operations run on more than 255 streams");
     streams.push_back(name);
-    trace_.roles.push_back(named(track.role, StreamRole::kSide).value_or(StreamRole::kSide));
+    trace_.roles.push_back(from_word<StreamRole>(track.role).value_or(StreamRole::kSide));
     roles_known_ |= !track.role.empty();
     return static_cast<std::uint8_t>(streams.size() - 1);
   }
@@ -517,8 +508,6 @@ std::map<LaneKey, Lane> lanes_of(const Timeline& timeline) {
 }
 
 namespace {
-
-using nlohmann::json;
 
 constexpr int kMostDepth = 64;
 
@@ -717,8 +706,7 @@ std::vector<Schedule> schedules_of(const StepTrace& trace) {
   double count = 0;  // of operations, which no integer need hold
   for (const Schedule& schedule : stages) {
     for (const Section& section : schedule.sections) {
-      for (std::uint32_t b = 0; b < section.block_count; ++b) {
-        const Block& block = schedule.blocks[section.first_block + b];
+      for (const Block& block : schedule.blocks_of(section)) {
         count += static_cast<double>(section.repeats) * block.repeats * block.op_count;
       }
     }

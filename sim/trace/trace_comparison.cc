@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sim/core/base/error.h"
+#include "sim/core/base/words.h"
 #include "sim/core/memory_actions.h"
 #include "sim/pipeline/step_program.h"
 
@@ -187,10 +188,10 @@ std::vector<std::string> plan_differences(const StepTrace& predicted, const Step
 }  // namespace
 
 std::string_view name_of(Cause cause) {
-  constexpr std::array<std::string_view, kCauses> kNames{
-      "kernel time",       "contention", "message time", "waiting for peers", "overlap", "host",
-      "missing operation", "scatter",    "bubble"};
-  return kNames[static_cast<std::size_t>(cause)];
+  static constexpr auto kNames =
+      words_up_to<Cause::kBubble>("kernel time", "contention", "message time", "waiting for peers",
+                                  "overlap", "host", "missing operation", "scatter", "bubble");
+  return name_in(kNames, cause);
 }
 
 double TraceComparison::share(double seconds) const {

@@ -250,8 +250,6 @@ double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
 
 namespace {
 
-using profiles::Uncertainty;
-
 constexpr std::string_view kStackOnGpu = "stack on gpu";
 constexpr std::string_view kSource = "source";
 constexpr std::string_view kCell = "cell";

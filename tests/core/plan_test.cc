@@ -37,9 +37,9 @@ TEST(Plan, EveryNameReadsBackAsItsStrategy) {
   EXPECT_EQ(name_of(Strategy::kFsdp2NoReshard), "fsdp2-noreshard");
   EXPECT_EQ(name_of(Strategy::kYafsdpZero2), "yafsdp-zero2");
   EXPECT_FALSE(strategy_from("fsdp"));
-  EXPECT_EQ(dtype_from("bf16"), DType::kBf16);
-  EXPECT_FALSE(dtype_from("fp8"));
-  EXPECT_EQ(attention_from("eager"), AttentionKind::kEager);
+  EXPECT_EQ(from_word<DType>("bf16"), DType::kBf16);
+  EXPECT_FALSE(from_word<DType>("fp8"));
+  EXPECT_EQ(from_word<AttentionKind>("eager"), AttentionKind::kEager);
   Plan plan;
   for (const std::string words : {"none", "optimizer", "activations:40"}) {
     EXPECT_TRUE(set_offload(plan, words));

@@ -5,10 +5,18 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <tuple>
 #include <utility>
 
+#include "sim/core/base/check.h"
+
 namespace shardwright {
+
+void fail_nameless(std::size_t enumerator) {
+  SHARDWRIGHT_CHECK(false, "no name for enumerator {}", enumerator);
+  std::abort();
+}
 
 namespace {
 

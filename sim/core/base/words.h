@@ -9,24 +9,19 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
-#include "sim/core/base/check.h"
-
 namespace shardwright {
+
+/// A bug of ours: aborts.
+[[noreturn]] void fail_nameless(std::size_t enumerator);
 
 template <typename Enum, std::size_t N>
 std::string_view name_in(const std::array<std::string_view, N>& names, Enum value) {
   const auto index = static_cast<std::size_t>(value);
-  SHARDWRIGHT_CHECK(index < N, "no name for enumerator {}", index);
+  if (index >= N) fail_nameless(index);
   return names[index];
-}
-
-/// ASCII letters in lower case.
-inline std::string lower_case(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
 }
 
 /// Nothing for a word that is none of them.
@@ -35,6 +30,44 @@ std::optional<Enum> value_in(const std::array<std::string_view, N>& names, std::
   const auto at = std::find(names.begin(), names.end(), name);
   if (at == names.end()) return std::nullopt;
   return static_cast<Enum>(at - names.begin());
+}
+
+/// The words of an enumeration's values up to `last`, in its order.
+template <auto last, typename... Words>
+constexpr auto words_up_to(Words... words) {
+  static_assert(sizeof...(words) == static_cast<std::size_t>(last) + 1);
+  return std::array<std::string_view, sizeof...(words)>{words...};
+}
+
+/// The words of an enumeration, in its order.
+template <typename Enum>
+inline constexpr auto kWords = nullptr;
+/// Beside each enumeration that has words; `last` is its last enumerator.
+#define SHARDWRIGHT_WORDS(Enum, last, ...) \
+  template <>                              \
+  inline constexpr auto kWords<Enum> = words_up_to<Enum::last>(__VA_ARGS__)
+template <typename Enum>
+concept Worded = !std::is_same_v<decltype(kWords<Enum>), const std::nullptr_t>;
+
+template <Worded Enum>
+std::string_view name_of(Enum value) {
+  return name_in(kWords<Enum>, value);
+}
+/// Nothing for a word that is none of them.
+template <Worded Enum>
+std::optional<Enum> from_word(std::string_view word) {
+  return value_in<Enum>(kWords<Enum>, word);
+}
+template <Worded Enum>
+std::vector<std::string> words_of() {
+  return {kWords<Enum>.begin(), kWords<Enum>.end()};
+}
+
+/// ASCII letters in lower case.
+inline std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
 }
 
 // "Did you mean ...": the known word nearest to one that is not known.
