@@ -1,37 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards `anchor` as a user meets it: a log or a step's time becomes a profile that predict, tune
 // and size take with a narrower interval, and what cannot be used is said in one sentence.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
-#include "tests/support/expect_error.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using shardwright::testing::expect_error;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using shardwright::testing::temp_folder;
-using ::testing::HasSubstr;
-
-const std::vector<std::string> kMeasuredPlan = {
+const Words kMeasuredPlan = {
     "--model", "llama-3.1-8b",  "--strategy", "fsdp2",          "--seq-len",
     "8192",    "--ckpt-layers", "all",        "--global-batch", "64"};
 
-ProgramResult anchor_cli(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return run_program(arguments);
+ProgramResult anchor_cli(const Words& arguments, const Words& more) {
+  return shardwright(joined(arguments, more));
 }
 
 double half_of(const json& prediction) {
@@ -54,11 +35,10 @@ TEST(AnchorVerb, ALogBecomesAProfileThatPredictTakes) {
     }
   }
   const std::string out = (folder / "mine.json").string();
-  const ProgramResult done = anchor_cli({"anchor", "--cluster", "dgx-h100", "--gpus", "8", "--log",
-                                         (folder / "train.log").string(), "--out", out, "--json"},
-                                        kMeasuredPlan);
-  ASSERT_EQ(done.exit_code, 0) << done.err;
-  const json anchored = json::parse(done.out);
+  const json anchored =
+      document_of(anchor_cli({"anchor", "--cluster", "dgx-h100", "--gpus", "8", "--log",
+                              (folder / "train.log").string(), "--out", out, "--json"},
+                             kMeasuredPlan));
   EXPECT_EQ(anchored["schema"], "shardwright.anchor/1.0");
   EXPECT_EQ(anchored["log"], "Megatron");
   EXPECT_EQ(anchored["steps"], 15);
@@ -70,7 +50,7 @@ TEST(AnchorVerb, ALogBecomesAProfileThatPredictTakes) {
       anchor_cli({"predict", "--cluster", out, "--gpus", "8", "--json"}, kMeasuredPlan).out);
   EXPECT_NEAR(here["iteration_time_s"].get<double>(),
               anchored["after"]["iteration_time_s"].get<double>(), 1e-6 * measured);
-  std::vector<std::string> same_work = kMeasuredPlan;
+  Words same_work = kMeasuredPlan;
   same_work.back() = "512";
   const json larger = json::parse(
       anchor_cli({"predict", "--cluster", out, "--gpus", "64", "--json"}, same_work).out);
@@ -115,8 +95,8 @@ TEST(AnchorVerb, AStepFarOutsideCarriesNothingAndWritesNothing) {
 TEST(AnchorVerb, RefusesInOneSentence) {
   const std::filesystem::path empty = temp_folder() / "empty.log";
   std::ofstream(empty) << "no step\n";
-  const std::vector<std::string> on = {"anchor", "--cluster", "dgx-h100", "--gpus", "8"};
-  const auto with = [&](std::vector<std::string> more) {
+  const Words on = {"anchor", "--cluster", "dgx-h100", "--gpus", "8"};
+  const auto with = [&](Words more) {
     more.insert(more.end(), kMeasuredPlan.begin(), kMeasuredPlan.end());
     return anchor_cli(on, more);
   };

@@ -1,40 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // What holds for the answers of all verbs: they follow from values, not from what was said, and
 // agree with one another.
-#include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <clocale>
-#include <filesystem>
-#include <fstream>
 #include <locale>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "cli/embed/verb_call.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/prediction.h"
-#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
-#include "sim/core/base/error.h"
 #include "sim/predict.h"
+#include "tests/cli/program.h"
 #include "tests/support/invariant.h"
 #include "tests/support/random_plans.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli::answers {
 namespace {
 
-using nlohmann::json;
 using testing::DrawnPlan;
 using testing::Invariant;
 using testing::RandomPlans;
-using Words = std::vector<std::string>;
 
 std::optional<sim::Job> resolved(const DrawnPlan& drawn) {
   PlanFlags flags;
@@ -163,11 +151,6 @@ std::string answer_of(Words words) {
   return code == 0 ? call.results() : fmt::format("exit code {}", code);
 }
 
-Words joined(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 const Words kDense = {"--model", "llama-3-8b", "--cluster", "dgx-h100",   "--gpus",
                       "16",      "--seq-len",  "8192",      "--strategy", "fsdp2"};
 const std::vector<Words> kNeutral = {{"--sp", "off"},           {"--tp-overlap", "none"},
@@ -179,7 +162,7 @@ const std::vector<Words> kNeutral = {{"--sp", "off"},           {"--tp-overlap",
 TEST(AnswerInvariants, AKnobAtItsDefaultChangesNoByte) {
   Invariant invariant(3 * static_cast<std::int64_t>(kNeutral.size()));
   for (const char* stack : {"torch-compile", "hf-eager", "native"}) {
-    const Words plan = joined(joined({"predict", "--stack", stack}, kDense), {"--json"});
+    const Words plan = joined({"predict", "--stack", stack}, kDense, {"--json"});
     const std::string before = answer_of(plan);
     ASSERT_EQ(before.substr(0, 1), "{") << before;
     for (const Words& neutral : kNeutral)
@@ -190,7 +173,7 @@ TEST(AnswerInvariants, AKnobAtItsDefaultChangesNoByte) {
 
 json predicted(const Words& words) {
   VerbCall call;
-  EXPECT_EQ(call.run(joined(joined({"predict"}, words), {"--json"})), 0) << call.messages();
+  EXPECT_EQ(call.run(joined({"predict"}, words, {"--json"})), 0) << call.messages();
   return json::parse(call.results());
 }
 
@@ -242,7 +225,7 @@ TEST(AnswerInvariants, TuneOffersWhatPredictSaysFits) {
     const Words words = joined(kOnePlan, size);
     const std::string verdict = predicted(words).at("memory").at("verdict");
     VerbCall tune;
-    const int code = tune.run(joined(joined({"tune"}, words), {"--threads", "1", "--json"}));
+    const int code = tune.run(joined({"tune"}, words, {"--threads", "1", "--json"}));
     const bool offered = code == 0 && json::parse(tune.results()).at("best").is_object();
     invariant.expect(offered == (verdict == "fits"),
                      fmt::format("{}: {}, tune {}", fmt::join(size, " "), verdict,
@@ -290,7 +273,7 @@ TEST(AnswerInvariants, ImportConfigSaysTheVerdictOfPredict) {
   for (const Words& size : machines_around(predicted(plan))) {
     const std::string verdict = predicted(joined(plan, size)).at("memory").at("verdict");
     VerbCall again;
-    again.run(joined(joined({"import-config", file, "--fix"}, here), size));
+    again.run(joined({"import-config", file, "--fix"}, here, size));
     const std::string& text = again.results();
     const bool as_it_is = text.find("It fits as it is") != std::string::npos;
     invariant.expect(
@@ -339,7 +322,7 @@ TEST(AnswerInvariants, SizeFineTunesOnOneGpuAsTuneDoes) {
 json sized(const Words& more) {
   VerbCall call;
   const Words words = {"size", "--model", "llama-3.2-1b", "--tokens", "1T", "--deadline", "20d"};
-  const int code = call.run(joined(joined(words, more), {"--json"}));
+  const int code = call.run(joined(words, more, {"--json"}));
   EXPECT_TRUE(code == 0 || code == 4) << call.messages();  // 4: answers that miss the deadline
   return json::parse(call.results());
 }
@@ -387,7 +370,7 @@ TEST(AnswerInvariants, NoFrameworkIsNamedAsFasterThanTheAnswer) {
            {"--model", "qwen2.5-7b", "--cluster", "dgx-a100-80g", "--seq-len", "128k"},
            {"--model", "llama-3-8b", "--cluster", "dgx-h100", "--seq-len", "8192"}}) {
     VerbCall call;
-    ASSERT_EQ(call.run(joined(joined({"tune", "--gpus", "8"}, question), {"--json"})), 0)
+    ASSERT_EQ(call.run(joined({"tune", "--gpus", "8"}, question, {"--json"})), 0)
         << call.messages();
     const json answer = json::parse(call.results());
     const double best = answer.at("best").at("prediction").at("tokens_per_s");
@@ -418,8 +401,7 @@ TEST(AnswerInvariants, RunAndPredictKnowTheSameHost) {
   const double told = json::parse(std::string(std::istreambuf_iterator<char>(metrics), {}))
                           .at("predicted_step_time_s");
   const Words here = {"--cluster", "host"};
-  const double by_flags =
-      predicted(joined(joined(plan, here), {"--gpus", "2"})).at("iteration_time_s");
+  const double by_flags = predicted(joined(plan, here, {"--gpus", "2"})).at("iteration_time_s");
   const double by_plan =
       predicted(joined({"--plan", folder + "/plan.json"}, here)).at("iteration_time_s");
   invariant.expect(by_flags == told, fmt::format("run {} s, predict {} s", told, by_flags));

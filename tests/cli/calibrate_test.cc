@@ -1,35 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards `calibrate` as a user meets it: a log becomes a profile that predict takes, --check
 // notices a machine that has changed, and what cannot be used is said in one sentence.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "cli/text.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using shardwright::testing::temp_folder;
-using ::testing::HasSubstr;
-
-ProgramResult shardwright_cli(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
-  return run_program(arguments);
-}
 
 std::string path_of(const std::string& name) {
   return (temp_folder() / name).string();
@@ -68,10 +48,8 @@ std::string nccl_log(const std::string& name, double bus_gb_s) {
 TEST(Calibrate, ALogBecomesAProfileThatPredictTakes) {
   const std::string log = nccl_log("all_gather.txt", 200);
   const std::string out = path_of("mine.json");
-  const ProgramResult result = shardwright_cli(
-      {"calibrate", "--nccl-tests", log, "--base", "dgx-h100", "--out", out, "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document = document_of(shardwright(
+      {"calibrate", "--nccl-tests", log, "--base", "dgx-h100", "--out", out, "--json"}));
   EXPECT_EQ(document.at("schema"), "shardwright.calibration/1.0");
   bool bandwidth = false;
   for (const json& value : not_empty(document.at("values"))) {
@@ -89,9 +67,8 @@ TEST(Calibrate, ALogBecomesAProfileThatPredictTakes) {
   EXPECT_LT(document.at("groups")[0].at("held_out").at("mape").get<double>(), 0.09);
 
   const auto predicted = [&](const std::string& cluster) {
-    const ProgramResult prediction =
-        shardwright_cli({"predict", "--model", "llama-3-8b", "--cluster", cluster, "--strategy",
-                         "fsdp2", "--json"});
+    const ProgramResult prediction = shardwright({"predict", "--model", "llama-3-8b", "--cluster",
+                                                  cluster, "--strategy", "fsdp2", "--json"});
     EXPECT_EQ(prediction.exit_code, 0) << prediction.err;
     return json::parse(prediction.out).at("iteration_time_s").get<double>();
   };
@@ -100,15 +77,14 @@ TEST(Calibrate, ALogBecomesAProfileThatPredictTakes) {
 
 TEST(Calibrate, CheckNoticesAMachineThatHasChanged) {
   const std::string out = path_of("checked.json");
-  ASSERT_EQ(shardwright_cli({"calibrate", "--nccl-tests", nccl_log("then_all_gather.txt", 350),
-                             "--base", "dgx-h100", "--out", out})
+  ASSERT_EQ(shardwright({"calibrate", "--nccl-tests", nccl_log("then_all_gather.txt", 350),
+                         "--base", "dgx-h100", "--out", out})
                 .exit_code,
             0);
   const std::string log = path_of("then_all_gather.txt");
-  const ProgramResult same = shardwright_cli({"calibrate", "--trace", log, "--check", out});
-  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
-  EXPECT_THAT(same.out, HasSubstr("still holds"));
-  const ProgramResult slower = shardwright_cli(
+  expect_says(output_of(shardwright({"calibrate", "--trace", log, "--check", out})),
+              {"still holds"});
+  const ProgramResult slower = shardwright(
       {"calibrate", "--nccl-tests", nccl_log("now_all_gather.txt", 200), "--check", out});
   EXPECT_EQ(slower.exit_code, 6) << slower.out << slower.err;
   EXPECT_THAT(slower.out, HasSubstr("changed"));
@@ -117,14 +93,14 @@ TEST(Calibrate, CheckNoticesAMachineThatHasChanged) {
 TEST(Calibrate, MergesProfilesOfOneBase) {
   const std::string one = path_of("one.json"), two = path_of("two.json");
   for (const auto& [out, gb_s] : {std::pair{one, 300.0}, {two, 310.0}}) {
-    ASSERT_EQ(shardwright_cli({"calibrate", "--nccl-tests", nccl_log("all_gather_part.txt", gb_s),
-                               "--base", "dgx-h100", "--out", out})
+    ASSERT_EQ(shardwright({"calibrate", "--nccl-tests", nccl_log("all_gather_part.txt", gb_s),
+                           "--base", "dgx-h100", "--out", out})
                   .exit_code,
               0);
   }
   const std::string both = path_of("both.json");
   const ProgramResult result =
-      shardwright_cli({"calibrate", "--merge", one, two, "--out", both, "--json"});
+      shardwright({"calibrate", "--merge", one, two, "--out", both, "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json merged = json::parse(std::ifstream(both));
   EXPECT_EQ(merged.at("base"), "dgx-h100");
@@ -136,7 +112,7 @@ TEST(Calibrate, MergesProfilesOfOneBase) {
 }
 
 TEST(Calibrate, FitsInAHundredColumns) {
-  const ProgramResult result = shardwright_cli(
+  const ProgramResult result = shardwright(
       {"calibrate", "--nccl-tests", nccl_log("narrow_all_gather.txt", 250), "--base", "dgx-h100"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::istringstream lines(result.out);
@@ -146,9 +122,9 @@ TEST(Calibrate, FitsInAHundredColumns) {
 
 TEST(Calibrate, WrongUseIsOneSentence) {
   const std::string log = nccl_log("wrong_all_gather.txt", 250);
-  const auto error = [](std::vector<std::string> arguments, int code) {
+  const auto error = [](Words arguments, int code) {
     arguments.insert(arguments.begin(), "calibrate");
-    const ProgramResult result = shardwright_cli(arguments);
+    const ProgramResult result = shardwright(arguments);
     EXPECT_EQ(result.exit_code, code) << result.err;
     EXPECT_TRUE(result.out.empty());
     return result.err;
@@ -173,13 +149,11 @@ TEST(Calibrate, WrongUseIsOneSentence) {
 TEST(Calibrate, RefusesATraceOfAnotherGpuThanTheBases) {
   const std::string a100 =
       (std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "traces/torch_ddp_rank0.json.gz").string();
-  const ProgramResult result = shardwright_cli({"calibrate", "--trace", a100, "--base", "dgx-h100",
-                                                "--out", path_of("of_another_gpu.json")});
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("recorded on NVIDIA A100-PG509-200"));
-  EXPECT_THAT(result.err, HasSubstr("expected a base of what was recorded"));
+  expect_end(shardwright({"calibrate", "--trace", a100, "--base", "dgx-h100", "--out",
+                          path_of("of_another_gpu.json")}),
+             3, {"recorded on NVIDIA A100-PG509-200", "expected a base of what was recorded"});
   EXPECT_FALSE(std::filesystem::exists(path_of("of_another_gpu.json")));
-  EXPECT_THAT(shardwright_cli({"calibrate", "--trace", a100, "--base", "p4d"}).err,
+  EXPECT_THAT(shardwright({"calibrate", "--trace", a100, "--base", "p4d"}).err,
               ::testing::Not(HasSubstr("recorded on")));
 }
 
@@ -208,14 +182,11 @@ std::string nccl_rows(double least_us, double most_us) {
 TEST(Calibrate, HoldsTheNamesOfLogsAgainstTheBase) {
   const std::string rows = nccl_rows(100, 120);
   const std::string geforce = nccl_log_of("NVIDIA GeForce RTX 5090", "geforce.txt", rows);
-  const auto run = [](const std::string& log, std::vector<std::string> more) {
+  const auto run = [](const std::string& log, Words more) {
     more.insert(more.begin(), {"calibrate", "--nccl-tests", log, "--base", "dgx-h100"});
-    return shardwright_cli(more);
+    return shardwright(more);
   };
-  const ProgramResult refused = run(geforce, {});
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr("recorded on NVIDIA GeForce RTX 5090"));
-  EXPECT_THAT(refused.err, HasSubstr("for example"));
+  expect_end(run(geforce, {}), 3, {"recorded on NVIDIA GeForce RTX 5090", "for example"});
   EXPECT_EQ(run(geforce, {"--force"}).exit_code, 3);  // there is a base for it
   const std::string other = nccl_log_of("NVIDIA TITAN Z", "titan.txt", rows);
   EXPECT_THAT(run(other, {}).err, HasSubstr("--force for a GPU that no profile names"));
@@ -227,9 +198,9 @@ TEST(Calibrate, ReadsItsOwnResultHoweverWide) {
   const std::string log = nccl_log_of("NVIDIA H100 80GB HBM3", "wide.txt", nccl_rows(1, 900e6));
   const std::string out = path_of("wide.json");
   const ProgramResult result =
-      shardwright_cli({"calibrate", "--nccl-tests", log, "--base", "dgx-h100", "--out", out});
+      shardwright({"calibrate", "--nccl-tests", log, "--base", "dgx-h100", "--out", out});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(shardwright_cli({"inspect", "profile", out}).exit_code, 0);
+  EXPECT_EQ(shardwright({"inspect", "profile", out}).exit_code, 0);
 }
 
 }  // namespace

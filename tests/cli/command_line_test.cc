@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/flags/command_line.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-
-#include "sim/core/base/error.h"
+#include "tests/cli/program.h"
 #include "tests/support/refusal.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 CommandLine::Parsed parse(CommandLine& line, std::vector<const char*> words) {
   words.insert(words.begin(), "x");

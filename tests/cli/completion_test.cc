@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the completion scripts: each shell that is there accepts its own, and bash offers what a
 // person would type.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fstream>
 
 #include "cli/machine/machine.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
 
 std::string script_of(const std::string& shell) {
   const ProgramResult result = run_program({SHARDWRIGHT_BINARY, "completion", shell});

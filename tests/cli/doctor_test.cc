@@ -1,23 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
 
 json component(const json& document, const std::string& key) {
   for (const json& entry : document.at("components")) {

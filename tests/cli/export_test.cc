@@ -1,42 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "cli/export/settings.h"
 #include "cli/machine/machine.h"
-#include "profiles/data_file.h"
-#include "sim/core/base/error.h"
 #include "sim/core/features.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "sim/strategies/lower.h"
-#include "tests/support/files.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/shardwright.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::get;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
-using testing::shardwright;
-using testing::temp_path;
 
 sim::Job inputs_for(const std::string& model, const std::string& stack) {
   sim::Job inputs;
@@ -248,11 +227,11 @@ TEST(Export, WritesAFunctionForTodaysTorchtitan) {
     return torchtitan_settings(inputs, plan);
   };
   const TrainerSettings none = settings(0, Recompute::kNone);
-  EXPECT_THAT(none.body.text(), HasSubstr("def plan():\n    config = flavor()\n"
-                                          "    config.model_spec = model_registry(\"8B\")\n"));
-  EXPECT_THAT(none.body.text(), HasSubstr("config.activation_checkpoint = None"));
-  EXPECT_THAT(none.body.text(), HasSubstr("config.parallelism.data_parallel_shard_degree = 64"));
-  EXPECT_THAT(none.body.text(), HasSubstr("config.compile.enable = True"));
+  expect_says(none.body.text(), {"def plan():\n    config = flavor()\n"
+                                 "    config.model_spec = model_registry(\"8B\")\n",
+                                 "config.activation_checkpoint = None",
+                                 "config.parallelism.data_parallel_shard_degree = 64",
+                                 "config.compile.enable = True"});
   const TrainerSettings third = settings(12, Recompute::kFull);
   EXPECT_THAT(third.body.text(), HasSubstr("config.activation_checkpoint = FullAC.Config()"));
   EXPECT_EQ(third.as_run.ckpt_layers, 36) << "0.3 knows no every n-th layer";
@@ -341,9 +320,9 @@ TEST(Export, KeepsThePlanAndSaysWhatIsLost) {
       shardwright({"export", "--plan", plan, "--format", "accelerate", "--out", file});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, HasSubstr("Not expressed: strategy: Accelerate has no yafsdp"));
-  EXPECT_THAT(result.err, HasSubstr("Not expressed: ckpt_layers: 5 of 32 layers"));
-  EXPECT_THAT(result.err, HasSubstr("Predicted for Accelerate with these settings (fsdp2"));
+  expect_says(result.err, {"Not expressed: strategy: Accelerate has no yafsdp",
+                           "Not expressed: ckpt_layers: 5 of 32 layers",
+                           "Predicted for Accelerate with these settings (fsdp2"});
   const std::string text = get(file);
   EXPECT_THAT(text, HasSubstr("# - ckpt_layers: 5 of 32 layers are checkpointed"));
   EXPECT_THAT(text, HasSubstr("fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer"));
@@ -358,10 +337,8 @@ TEST(Export, PrintsTheSettingsOrADocument) {
   EXPECT_THAT(text.out, HasSubstr("\nnum_ckpt_layers = 5\n"));
   EXPECT_THAT(text.out, HasSubstr("layers[:num_ckpt_layers]"));
   EXPECT_THAT(text.err, Not(HasSubstr("Not expressed")));
-  const ProgramResult result =
-      shardwright({"export", "--plan", plan, "--format", "deepspeed", "--json"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document =
+      document_of(shardwright({"export", "--plan", plan, "--format", "deepspeed", "--json"}));
   EXPECT_EQ(document.at("schema"), "shardwright.export/1.0");
   EXPECT_EQ(document.at("out"), nullptr);
   EXPECT_EQ(document.at("as_run").at("plan").at("strategy"), "zero3");

@@ -1,36 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards that files of axolotl, LLaMA-Factory, Unsloth and torchtune are read, of the shapes that
 // those projects ship.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "cli/config/setting.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using shardwright::testing::written;
-using ::testing::HasSubstr;
-
-ProgramResult tool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
-  return run_program(arguments);
-}
-
-json read_in(const std::string& file, std::vector<std::string> more) {
-  std::vector<std::string> arguments{"import-config", file, "--cluster", "dgx-h100", "--json"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  const ProgramResult result = tool(arguments);
+json read_in(const std::string& file, Words more) {
+  Words arguments = joined({"import-config", file, "--cluster", "dgx-h100", "--json"}, more);
+  const ProgramResult result = shardwright(arguments);
   EXPECT_EQ(result.exit_code, 0) << file << ": " << result.err;
   return result.exit_code == 0 ? json::parse(result.out) : json();
 }
@@ -96,14 +76,12 @@ TEST(FineTuningFiles, LlamaFactorysExamplesAreRead) {
                                     "quantization_bit: 4\nlora_rank: 32\noptim: paged_adamw_8bit\n"
                                     "disable_gradient_checkpointing: true\n"),
               {"--gpus", "8"});
-  EXPECT_EQ(four.at("plan").at("quantize"), "nf4");
-  EXPECT_EQ(four.at("plan").at("lora"), 32);
-  EXPECT_EQ(four.at("plan").at("optimizer"), "adamw-8bit");
-  EXPECT_EQ(four.at("plan").at("ckpt_layers"), 0);
+  expect_has(four.at("plan"), R"({"quantize": "nf4", "lora": 32,
+        "optimizer": "adamw-8bit", "ckpt_layers": 0})"_json);
   const auto refused = [](const std::string& line, const char* part) {
-    shardwright::testing::expect_error(
-        tool({"import-config", written("no.yaml", kFactoryLora + line), "--cluster", "dgx-h100"}),
-        3, part);
+    expect_error(shardwright({"import-config", written("no.yaml", kFactoryLora + line), "--cluster",
+                              "dgx-h100"}),
+                 3, part);
   };
   refused("stage: dpo\n", "stage is 'dpo', expected pt or sft");
   refused("finetuning_type: freeze\n", "expected lora or full");
@@ -169,15 +147,9 @@ TEST(FineTuningFiles, UnslothsScriptsAreRead) {
   EXPECT_EQ(answer.at("format"), "unsloth");
   EXPECT_EQ(answer.at("model"), "llama-3.1-8b");
   const json& plan = answer.at("plan");
-  EXPECT_EQ(plan.at("strategy"), "single");
-  EXPECT_EQ(plan.at("lora"), 32);
-  EXPECT_EQ(plan.at("quantize"), "nf4");
-  EXPECT_EQ(plan.at("optimizer"), "adamw-8bit");
-  EXPECT_EQ(plan.at("seq_len"), 2048);
-  EXPECT_EQ(plan.at("micro_batch"), 2);
-  EXPECT_EQ(plan.at("grad_accum"), 8);
-  EXPECT_EQ(plan.at("ckpt_layers"), 32);
-  EXPECT_EQ(plan.at("loss_chunks"), 16);
+  expect_has(plan, R"({"strategy": "single", "lora": 32, "quantize": "nf4",
+        "optimizer": "adamw-8bit", "seq_len": 2048, "micro_batch": 2, "grad_accum": 8,
+        "ckpt_layers": 32, "loss_chunks": 16})"_json);
   EXPECT_FALSE(left_over(answer)) << answer.at("not_taken").dump();
   // What a script leaves to Unsloth is what Unsloth takes.
   const json bare = read_in(
@@ -207,17 +179,13 @@ TEST(FineTuningFiles, UnslothsYamlIsRead) {
       "  gradient_checkpointing: 'none'\nlora:\n  lora_r: 64\n  lora_alpha: 16\n"
       "  target_modules: 'q_proj,k_proj'\nlogging:\n  enable_wandb: false\n";
   const json answer = read_in(written("studio.yaml", yaml), {"--gpus", "1"});
-  EXPECT_EQ(answer.at("format"), "unsloth");
-  EXPECT_EQ(answer.at("plan").at("lora"), 64);
-  EXPECT_EQ(answer.at("plan").at("quantize"), "nf4");
-  EXPECT_EQ(answer.at("plan").at("grad_accum"), 4);
-  EXPECT_EQ(answer.at("plan").at("ckpt_layers"), 0);
+  expect_has(answer, R"({"format": "unsloth", "plan": {"lora": 64, "quantize": "nf4",
+        "grad_accum": 4, "ckpt_layers": 0}})"_json);
   EXPECT_FALSE(left_over(answer)) << answer.at("not_taken").dump();
   std::string other = yaml;
   other.replace(other.find("type: lora"), 10, "type: grpo");
-  shardwright::testing::expect_error(
-      tool({"import-config", written("no.yaml", other), "--cluster", "dgx-h100"}), 3,
-      "training.training_type is 'grpo', expected lora or full");
+  expect_error(shardwright({"import-config", written("no.yaml", other), "--cluster", "dgx-h100"}),
+               3, "training.training_type is 'grpo', expected lora or full");
 }
 
 // The shape of recipes/configs/llama3_1/8B_qlora_single_device.yaml.
@@ -283,15 +251,9 @@ TEST(FineTuningFiles, TorchtunesConfigsAreRead) {
   EXPECT_EQ(answer.at("format"), "torchtune");
   EXPECT_EQ(answer.at("model"), "llama-3.1-8b");
   const json& plan = answer.at("plan");
-  EXPECT_EQ(plan.at("strategy"), "single");
-  EXPECT_EQ(plan.at("lora"), 8);
-  EXPECT_EQ(plan.at("quantize"), "nf4");
-  EXPECT_EQ(plan.at("seq_len"), 4096);
-  EXPECT_EQ(plan.at("micro_batch"), 2);
-  EXPECT_EQ(plan.at("ckpt_layers"), 32);
-  EXPECT_EQ(plan.at("moment_dtype"), "bf16");
-  EXPECT_EQ(plan.at("loss_chunks"), 8);
-  EXPECT_EQ(plan.at("stack"), "torch-eager");
+  expect_has(plan, R"({"strategy": "single", "lora": 8, "quantize": "nf4",
+        "seq_len": 4096, "micro_batch": 2, "ckpt_layers": 32, "moment_dtype": "bf16",
+        "loss_chunks": 8, "stack": "torch-eager"})"_json);
   EXPECT_FALSE(left_over(answer)) << answer.at("not_taken").dump();
   std::string full = kTune;
   full.replace(full.find("qlora_llama3_1_8b"), 17, "llama3_1_8b");
@@ -303,22 +265,21 @@ TEST(FineTuningFiles, TorchtunesConfigsAreRead) {
 }
 
 TEST(FineTuningFiles, WhatTheyCannotBeToldIsRefusedOrSaid) {
-  const std::vector<std::string> on{"--model", "llama-3.1-8b", "--cluster", "dgx-h100"};
-  const auto exported = [&](std::vector<std::string> more) {
+  const Words on{"--model", "llama-3.1-8b", "--cluster", "dgx-h100"};
+  const auto exported = [&](Words more) {
     more.insert(more.begin(), "export");
     more.insert(more.end(), on.begin(), on.end());
-    return tool(more);
+    return shardwright(more);
   };
   for (const char* format : {"axolotl", "llama-factory", "torchtune", "unsloth"}) {
-    shardwright::testing::expect_error(
-        exported({"--format", format, "--stack", "megatron-core", "--tp", "2"}), 3,
-        "divides data alone, expected --format torchtitan");
+    expect_error(exported({"--format", format, "--stack", "megatron-core", "--tp", "2"}), 3,
+                 "divides data alone, expected --format torchtitan");
     EXPECT_THAT(exported({"--format", format, "--ckpt-layers", "9", "--gpus", "8"}).err,
                 HasSubstr("9 of 32 layers are checkpointed"));
   }
-  shardwright::testing::expect_error(
-      tool({"export", "--format", "torchtune", "--model", "falcon-7b", "--cluster", "dgx-h100"}), 3,
-      "torchtune has no builder for falcon-7b");
+  expect_error(shardwright({"export", "--format", "torchtune", "--model", "falcon-7b", "--cluster",
+                            "dgx-h100"}),
+               3, "torchtune has no builder for falcon-7b");
 }
 
 }  // namespace

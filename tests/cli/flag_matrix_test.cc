@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every flag on every kind of plan: an answer whose parts add up and whose words are true, or one
 // sentence; never a signal.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "cli/embed/verb_call.h"
-#include "profiles/data_file.h"
+#include "tests/cli/program.h"
 #include "tests/support/parameter_name.h"
-#include "tests/support/shardwright.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using Words = std::vector<std::string>;
 
 struct Kind {
   const char* name;
@@ -37,11 +26,7 @@ const std::vector<Kind>& kinds() {
                               "8",       "--seq-len",    "1024"};
   static const Words experts = {"--model", "mixtral-8x7b", "--cluster", "dgx-h100",
                                 "--gpus",  "16",           "--seq-len", "1024"};
-  const auto of = [](const Words& base, const Words& more) {
-    Words words = base;
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  };
+  const auto of = [](const Words& base, const Words& more) { return joined(base, more); };
   static const std::vector<Kind> all = {{"ddp", of(dense, {"--strategy", "ddp"})},
                                         {"fsdp", of(dense, {"--strategy", "fsdp2"})},
                                         {"yafsdp", of(dense, {"--strategy", "yafsdp"})},
@@ -116,7 +101,7 @@ const std::vector<Words>& plan_flags() {
 }
 
 /// The flags of a kind, then those of a case; a flag of the case takes the place of the kind's.
-Words joined(const char* verb, const Kind& kind, const Words& flags, const Words& more = {}) {
+Words line_of(const char* verb, const Kind& kind, const Words& flags, const Words& more = {}) {
   Words words{verb};
   for (std::size_t i = 0; i + 1 < kind.flags.size(); i += 2) {
     if (std::find(flags.begin(), flags.end(), kind.flags[i]) != flags.end()) continue;
@@ -210,7 +195,7 @@ class FlagMatrix : public ::testing::TestWithParam<Kind> {};
 TEST_P(FlagMatrix, PredictAnswersOrSaysWhyNot) {
   int answers = 0;
   for (const Words& flags : plan_flags()) {
-    const Words words = joined("predict", GetParam(), flags, {"--json"});
+    const Words words = line_of("predict", GetParam(), flags, {"--json"});
     VerbCall call;
     const int code = call.run(words);
     if (code != 0) {
@@ -234,7 +219,7 @@ TEST_P(FlagMatrix, PredictsOtherFlagsAnswerOrSayWhyNot) {
                                      {"--jitter", "0.02"},
                                      {"--jitter", "0.02", "--json"}};
   for (const Words& flags : others) {
-    const Words words = joined("predict", GetParam(), {}, flags);
+    const Words words = line_of("predict", GetParam(), {}, flags);
     VerbCall call;
     const int code = call.run(words);
     const bool misfit = flags.front() == "--require-fit" && code == 4;  // the answer stands there
@@ -247,17 +232,17 @@ TEST_P(FlagMatrix, PredictsOtherFlagsAnswerOrSayWhyNot) {
 
 TEST_P(FlagMatrix, ReportExportAndCompareAnswerOrSayWhyNot) {
   const std::string folder = testing::temp_folder().string();
-  std::vector<Words> lines = {joined("report", GetParam(), {}, {"--out", folder + "/r.html"}),
-                              joined("predict", GetParam(), {}, {"--trace", folder + "/t.json"}),
+  std::vector<Words> lines = {line_of("report", GetParam(), {}, {"--out", folder + "/r.html"}),
+                              line_of("predict", GetParam(), {}, {"--trace", folder + "/t.json"}),
                               {"compare", folder + "/t.json", folder + "/t.json"},
                               {"calibrate", "--trace", folder + "/t.json", "--base", "dgx-h100",
                                "--out", folder + "/c.json"}};
   const std::size_t answered = lines.size();  // what follows may say why not
   for (const char* format :
        {"torchtitan", "accelerate", "deepspeed", "yafsdp", "megatron-lm", "megatron-bridge"}) {
-    lines.push_back(joined("export", GetParam(), {}, {"--format", format}));
-    lines.push_back(joined("export", GetParam(), {"--stack", "megatron-core"},
-                           {"--format", format, "--out", folder + "/" + format}));
+    lines.push_back(line_of("export", GetParam(), {}, {"--format", format}));
+    lines.push_back(line_of("export", GetParam(), {"--stack", "megatron-core"},
+                            {"--format", format, "--out", folder + "/" + format}));
   }
   for (const Words& words : lines) {
     VerbCall call;
@@ -269,7 +254,6 @@ TEST_P(FlagMatrix, ReportExportAndCompareAnswerOrSayWhyNot) {
   }
 }
 
-/// What stages of pipelines do is drawn, compared and varied for every schedule.
 TEST(PipelineMatrix, EveryScheduleHasATraceThatComparesAndKernelsThatVary) {
   const std::string trace = (testing::temp_folder() / "t.json").string();
   const std::vector<Words> schedules = {{"--pp-schedule", "gpipe"},
@@ -289,11 +273,10 @@ TEST(PipelineMatrix, EveryScheduleHasATraceThatComparesAndKernelsThatVary) {
   int answers = 0;
   for (const Words& schedule : schedules) {
     for (const Words& more : others) {
-      Words words = {"predict", "--model",   model,  "--cluster", "dgx-h100", "--gpus",
-                     "8",       "--seq-len", "256",  "--pp",      "2",        "--grad-accum",
-                     "4",       "--jitter",  "0.05", "--trace",   trace,      "--json"};
-      words.insert(words.end(), schedule.begin(), schedule.end());
-      words.insert(words.end(), more.begin(), more.end());
+      Words words = joined(
+          {"predict", "--model", model, "--cluster", "dgx-h100", "--gpus", "8", "--seq-len", "256",
+           "--pp", "2", "--grad-accum", "4", "--jitter", "0.05", "--trace", trace, "--json"},
+          schedule, more);
       VerbCall call;
       const int code = call.run(words);
       if (code != 0) {
@@ -369,7 +352,7 @@ TEST_P(FlagMatrix, TuneAnswersOrSaysWhyNot) {
   for (std::size_t i = 0; i < tuned_flags().size(); ++i) {
     if (!makes_all_searches() && (i + offset) % 3 != 0) continue;
     const Words& flags = tuned_flags()[i];
-    Words words = joined("tune", GetParam(), flags, {"--threads", "1", "--json"});
+    Words words = line_of("tune", GetParam(), flags, {"--threads", "1", "--json"});
     const auto accum = std::find(words.begin(), words.end(), "--grad-accum");
     if (accum != words.end()) words.erase(accum, accum + 2);
     words.insert(words.end(), {"--global-batch", "32"});
@@ -408,10 +391,7 @@ class FixedOptions : public ::testing::TestWithParam<Question> {};
 // The answer without an option is the best with any value of it.
 TEST_P(FixedOptions, MakeNoAnswerBetter) {
   const auto score_with = [](const Words& flags) -> std::optional<double> {
-    Words words{"tune"};
-    words.insert(words.end(), GetParam().flags.begin(), GetParam().flags.end());
-    words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), {"--threads", "1", "--json"});
+    Words words = joined({"tune"}, GetParam().flags, flags, {"--threads", "1", "--json"});
     VerbCall call;
     if (call.run(words) != 0) return std::nullopt;
     return score_of(json::parse(call.results()));

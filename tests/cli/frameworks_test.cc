@@ -1,55 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers in the framework that somebody has, and for who fine-tunes on a card or two: a plan that
 // the framework can be told whole, and a way out that fits.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
-
-#include "profiles/data_file.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
-using ::testing::StartsWith;
-using testing::temp_path;
-using Flags = std::vector<std::string>;
-
-ProgramResult run(Flags flags, const Flags& more = {}) {
+ProgramResult run(Words flags, const Words& more = {}) {
   flags.insert(flags.begin(), SHARDWRIGHT_BINARY);
   flags.insert(flags.end(), more.begin(), more.end());
   return run_program(flags);
 }
 
-json document(const Flags& flags, const Flags& more = {}, int exit_code = 0) {
-  Flags all = more;
-  all.emplace_back("--json");
+json document(const Words& flags, const Words& more = {}, int exit_code = 0) {
+  Words all = joined(more, {"--json"});
   const ProgramResult result = run(flags, all);
   EXPECT_EQ(result.exit_code, exit_code) << result.err;
   return json::parse(result.out);
 }
 
-const Flags kEight{"tune", "--model",   "llama-3.1-8b", "--cluster",      "dgx-h100", "--gpus",
+const Words kEight{"tune", "--model",   "llama-3.1-8b", "--cluster",      "dgx-h100", "--gpus",
                    "8",    "--seq-len", "8k",           "--global-batch", "64"};
-const Flags kSmall{"tune", "--model",   "llama-3.1-8b", "--cluster",      "l40s-pcie8", "--gpus",
+const Words kSmall{"tune", "--model",   "llama-3.1-8b", "--cluster",      "l40s-pcie8", "--gpus",
                    "16",   "--seq-len", "4k",           "--global-batch", "64"};
-const Flags kOneCard{"tune",   "--model", "llama-3.1-8b", "--cluster", "rtx-4090-pcie8",
+const Words kOneCard{"tune",   "--model", "llama-3.1-8b", "--cluster", "rtx-4090-pcie8",
                      "--gpus", "1"};
 
 /// The plan that `export` says the trainer follows.
@@ -60,20 +35,18 @@ json followed(const std::string& plan_file, const std::string& format) {
 // A framework whose file is broken is a broken installation, not a framework without a plan.
 TEST(Frameworks, AreNotLeftOutWhereTheirFileCannotBeRead) {
   namespace fs = std::filesystem;
-  const fs::path data = testing::temp_folder() / "broken_data";
+  const fs::path data = temp_folder() / "broken_data";
   fs::copy(profiles::data_dir(), data, fs::copy_options::recursive);
   const fs::path stack = data / "stacks" / "hf-eager.json";
   const auto tune = [&] {
-    Flags words = kEight;
+    Words words = kEight;
     words.insert(words.begin(), SHARDWRIGHT_BINARY);
     words.emplace_back("--json");
     return run_program(words, {"SHARDWRIGHT_DATA=" + data.string()});
   };
   ASSERT_EQ(tune().exit_code, 0);
   fs::resize_file(stack, 300);
-  const ProgramResult cut = tune();
-  EXPECT_EQ(cut.exit_code, 3) << cut.out;
-  EXPECT_THAT(cut.err, HasSubstr("hf-eager.json"));
+  expect_end(tune(), 3, {"hf-eager.json"});
 }
 
 // What is searched with --for is followed to the letter: nothing of the plan is lost in export.
@@ -86,7 +59,7 @@ TEST(Frameworks, AreToldTheWholePlan) {
                           {"accelerate", "accelerate"},
                           {"deepspeed", "deepspeed"},
                           {"yafsdp", "yafsdp"}}) {
-    for (const Flags& question : {kEight, kSmall}) {
+    for (const Words& question : {kEight, kSmall}) {
       const std::string file = temp_path(std::string(one.framework) + ".json");
       const json answer = document(question, {"--for", one.framework, "--out", file});
       const json plan = answer.at("best").at("plan");
@@ -157,7 +130,7 @@ TEST(FineTuning, OneCardIsAnsweredWithAPlanInTheFirstSentence) {
 }
 
 /// `flags` with those of `way` in their place.
-Flags with_way(Flags flags, const std::string& way) {
+Words with_way(Words flags, const std::string& way) {
   std::istringstream words(way);
   std::string name, value;
   while (words >> name >> value) {
@@ -173,16 +146,12 @@ Flags with_way(Flags flags, const std::string& way) {
 
 // Whoever follows a way out gets the plan and the speed that it promised, whatever was asked.
 TEST(FineTuning, EveryWayOutIsWhatItsFlagsAnswer) {
-  const auto with = [](const Flags& flags, const Flags& more) {
-    Flags all = flags;
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  };
-  const Flags two{"tune",   "--model", "llama-2-13b", "--cluster", "dgx-a100-80g",
+  const auto with = [](const Words& flags, const Words& more) { return joined(flags, more); };
+  const Words two{"tune",   "--model", "llama-2-13b", "--cluster", "dgx-a100-80g",
                   "--gpus", "2",       "--seq-len",   "4096"};
-  const Flags eight = with_way(kOneCard, "--gpus 8");
+  const Words eight = with_way(kOneCard, "--gpus 8");
   bool narrow = false, offloaded = false, adapted = false;
-  for (const Flags& asked :
+  for (const Words& asked :
        {two, with(eight, {"--task", "sft"}), with(eight, {"--for", "accelerate"}),
         with(kOneCard, {"--task", "lora", "--seq-len", "16384"})}) {
     const json answer = document(asked, {}, 4);
@@ -245,7 +214,7 @@ TEST(FineTuning, AnOutOfMemoryMessageOfOneCardIsAnsweredWithAdapters) {
   // What did not change is not told.
   for (const json& change : fix.at("changes")) {
     const std::string knob = change.at("knob");
-    EXPECT_THAT((Flags{"tp", "sp", "pp", "cp", "ep", "rank_order", "precision", "optimizer"}),
+    EXPECT_THAT((Words{"tp", "sp", "pp", "cp", "ep", "rank_order", "precision", "optimizer"}),
                 ::testing::Not(::testing::Contains(knob)));
   }
   EXPECT_EQ(fix.at("verdict"), "fits");

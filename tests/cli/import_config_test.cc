@@ -1,31 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "cli/config/imported.h"
 #include "cli/config/setting.h"
-#include "sim/core/base/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-using testing::written;
 
 std::string value_of(const Settings& settings, const std::string& key) {
   std::string value = "(not there)";
@@ -37,12 +17,7 @@ std::string value_of(const Settings& settings, const std::string& key) {
 
 std::string refusal(SettingsLanguage language, const std::string& text,
                     const std::string& function = {}) {
-  try {
-    parse_settings(language, text, "file", function);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "taken";
+  return refusal_of([&] { parse_settings(language, text, "file", function); });
 }
 
 TEST(Settings, APythonModuleSaysWhatItAssignsAndCallsWith) {
@@ -139,7 +114,7 @@ TEST(Settings, AreBounded) {
   EXPECT_THAT(refusal(SettingsLanguage::kShell, filled + ")"), HasSubstr("more than 32 MiB"));
   std::string braces;
   for (int i = 0; i < 500'000; ++i) braces += "${a ";
-  EXPECT_EQ(refusal(SettingsLanguage::kShell, braces), "taken");
+  EXPECT_EQ(refusal(SettingsLanguage::kShell, braces), "accepted");
   EXPECT_THAT(refusal(SettingsLanguage::kPython, "x = a(" + std::string(2000, 'b') + "=[1])"),
               HasSubstr("expected at most 1024"));
   // Empty lists say nothing, however long the way to them is and however many there are.
@@ -151,7 +126,7 @@ TEST(Settings, AreBounded) {
   if (reads(SettingsLanguage::kToml)) {
     // A letter of other alphabets is no space between a key and its "=".
     EXPECT_THAT(refusal(SettingsLanguage::kToml, "a\xc3\xa9 = 1"), HasSubstr("is no TOML"));
-    EXPECT_EQ(refusal(SettingsLanguage::kToml, "a = \"\xc3\xa9\"  # \xca\x9e"), "taken");
+    EXPECT_EQ(refusal(SettingsLanguage::kToml, "a = \"\xc3\xa9\"  # \xca\x9e"), "accepted");
   }
   if (reads(SettingsLanguage::kYaml)) {
     // The same of lists that are empty, and of one that holds itself twice.
@@ -185,10 +160,8 @@ TEST(Settings, AreBounded) {
   }
 }
 
-ProgramResult import(const std::string& file, const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "import-config", file};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
+ProgramResult import(const std::string& file, const Words& flags) {
+  return run_program(joined({SHARDWRIGHT_BINARY, "import-config", file}, flags), {"LC_ALL=C"});
 }
 
 const char* const kMegatron = R"sh(
@@ -201,17 +174,12 @@ torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --num-layers 80 --hidden-
 )sh";
 
 TEST(ImportConfig, ReadsAMegatronScript) {
-  const ProgramResult result =
-      import(written("pretrain.sh", kMegatron),
-             {"--cluster", "dgx-h100", "--model", "llama-3.1-70b", "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json answer = json::parse(result.out);
+  const json answer =
+      document_of(import(written("pretrain.sh", kMegatron),
+                         {"--cluster", "dgx-h100", "--model", "llama-3.1-70b", "--json"}));
   EXPECT_EQ(answer.at("format"), "megatron");
   const json& plan = answer.at("plan");
-  EXPECT_EQ(plan.at("gpus"), 64);
-  EXPECT_EQ(plan.at("tp"), 8);
-  EXPECT_EQ(plan.at("pp"), 4);
-  EXPECT_EQ(plan.at("virtual_stages"), 4);
+  expect_has(plan, R"({"gpus": 64, "tp": 8, "pp": 4, "virtual_stages": 4})"_json);
   EXPECT_EQ(plan.at("grad_accum"), 64);  // 128 over 64 / (8 x 4) ranks of 1
   EXPECT_EQ(plan.at("ckpt_layers"), 16);
   EXPECT_EQ(plan.at("strategy"), "distributed-optimizer");
@@ -224,12 +192,10 @@ TEST(ImportConfig, TheFixFitsAndChangesAsLittleAsPossible) {
   const std::string file = written("ds.json", R"({"train_micro_batch_size_per_gpu": 8,
     "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, "wall_clock_breakdown": true,
     "zero_optimization": {"stage": 3}})");
-  const std::string out = (testing::temp_folder() / "fixed.json").string();
-  const ProgramResult result =
-      import(file, {"--cluster", "dgx-h100", "--model", "llama-3.1-8b", "--gpus", "16", "--seq-len",
-                    "4096", "--fix", "--json", "--out", out});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json answer = json::parse(result.out);
+  const std::string out = temp_path("fixed.json");
+  const json answer =
+      document_of(import(file, {"--cluster", "dgx-h100", "--model", "llama-3.1-8b", "--gpus", "16",
+                                "--seq-len", "4096", "--fix", "--json", "--out", out}));
   EXPECT_FALSE(answer.at("prediction").at("memory").at("fits"));
   const json& fix = answer.at("fix");
   EXPECT_TRUE(fix.at("prediction").at("memory").at("fits"));
@@ -268,7 +234,7 @@ TEST(ImportConfig, ABuilderOfNoShippedModelIsNoCrash) {
 }
 
 TEST(ImportConfig, BadInputIsOneSentence) {
-  const std::vector<std::string> on{"--cluster", "dgx-h100", "--model", "llama-3.1-8b"};
+  const Words on{"--cluster", "dgx-h100", "--model", "llama-3.1-8b"};
   expect_error(import("nowhere.json", on), 3, "nowhere.json");
   expect_error(import(written("other.json", R"({"a": 1})"), on), 3, "no setting of a trainer");
   expect_error(import(written("cut.json", R"({"zero_optim)"), on), 3, "cut.json");
@@ -278,11 +244,9 @@ TEST(ImportConfig, BadInputIsOneSentence) {
                "--model is missing");
   const std::string uneven =
       written("uneven.sh", "--tensor-model-parallel-size 3 --seq-length 2048");
-  std::vector<std::string> seven = on;
-  seven.insert(seven.end(), {"--gpus", "7"});
+  Words seven = joined(on, {"--gpus", "7"});
   expect_error(import(uneven, seven), 3, "multiple of 3");
-  std::vector<std::string> form = on;
-  form.insert(form.end(), {"--format", "megatronn"});
+  Words form = joined(on, {"--format", "megatronn"});
   expect_error(import(zero, form), 3, "did you mean 'megatron'");
 }
 

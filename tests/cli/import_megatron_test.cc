@@ -1,35 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes of Megatron-LM's and Megatron-Bridge's files, each with what Megatron makes of it. Every
 // one of them was once read as something else, or refused.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "cli/config/setting.h"
 #include "tests/cli/imported_answer.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::written;
 
 fs::path bridge() {
-  const fs::path root = testing::temp_folder() / "tree" / "bridge" / "recipes";
+  const fs::path root = temp_folder() / "tree" / "bridge" / "recipes";
   fs::create_directories(root / "llama");
   std::ofstream(root / "common.py") << R"py(
 SEQUENCE_LENGTH_4K: int = 4096
@@ -94,9 +82,7 @@ TEST(ImportMegatron, AdaptersOfMegatronBridgeAreLora) {
   EXPECT_EQ(small.at("model"), "meta-llama/Meta-Llama-3-8B");
   EXPECT_TRUE(small.at("prediction").at("memory").at("fits"));
   const json large = imported(file + ":large_peft_2gpu_h100_config", {});
-  EXPECT_EQ(large.at("plan").at("lora"), 8);
-  EXPECT_EQ(large.at("plan").at("tp"), 2);
-  EXPECT_EQ(large.at("plan").at("seq_len"), 4096);
+  expect_has(large.at("plan"), R"({"lora": 8, "tp": 2, "seq_len": 4096})"_json);
   std::ofstream(bridge().parent_path() / "names.py")
       << "from bridge.recipes.llama.llama3 import large_peft_2gpu_h100_config as large\n";
   const json named =
@@ -139,9 +125,7 @@ MODEL_ARGS:
 TEST_TYPE: regular
 )"),
                                {"--model", "llama-3.2-1b"});
-  EXPECT_EQ(answer.at("format"), "megatron");
-  EXPECT_EQ(answer.at("plan").at("tp"), 2);
-  EXPECT_EQ(answer.at("plan").at("micro_batch"), 4);
+  expect_has(answer, R"({"format": "megatron", "plan": {"tp": 2, "micro_batch": 4}})"_json);
   EXPECT_EQ(answer.at("plan").at("seq_len"), 1024);  // of what is merged in
   EXPECT_EQ(answer.at("plan").at("strategy"), "distributed-optimizer");
 }
@@ -150,7 +134,7 @@ TEST(ImportMegatron, MegatronReducesBesideBackwardOnlyWhereItIsSaid) {
   const std::string flags =
       "--tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64 --seq-length "
       "4096 --bf16 --use-distributed-optimizer ";
-  const std::vector<std::string> where{"--model", "llama-3-70b", "--gpus", "64"};
+  const Words where{"--model", "llama-3-70b", "--gpus", "64"};
   const auto step = [](const json& answer) {
     return answer.at("prediction").at("iteration_time_s").get<double>();
   };
@@ -188,7 +172,7 @@ TEST(ImportMegatron, MegatronFsdpShardsWhatItsStrategySays) {
 TEST(ImportMegatron, NarrowerStatesOfMegatronAreTakenOrSaid) {
   const std::string flags =
       "--tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 4096 ";
-  const std::vector<std::string> where{"--model", "llama-3.1-8b"};
+  const Words where{"--model", "llama-3.1-8b"};
   const json both =
       imported(written("both.sh", flags + "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"), where);
   EXPECT_EQ(both.at("plan").at("moment_dtype"), "bf16");
@@ -234,11 +218,7 @@ torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py --tensor-model-para
   const json& plan = answer.at("plan");
   EXPECT_EQ(plan.at("precision"), "fp8");
   EXPECT_EQ(plan.count("fp8_recipe"), 0U) << "tensorwise is usual";
-  EXPECT_EQ(plan.at("gpus"), 16);
-  EXPECT_EQ(plan.at("tp"), 2);
-  EXPECT_EQ(plan.at("pp"), 4);
-  EXPECT_EQ(plan.at("seq_len"), 4096);
-  EXPECT_EQ(plan.at("cp"), 1);
+  expect_has(plan, R"({"gpus": 16, "tp": 2, "pp": 4, "seq_len": 4096, "cp": 1})"_json);
   EXPECT_NE(plan.at("recompute"), "full");
   EXPECT_TRUE(leaves(answer, "recompute_granularity"));
   EXPECT_TRUE(leaves(answer, "context_parallel_size"));
@@ -265,7 +245,6 @@ torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py --tensor-model-para
                3, "tensor_model_parallel_size is '$TP'");
 }
 
-// What export writes for Megatron means the plan again.
 TEST(ImportMegatron, ReadsBackWhatIsExported) {
   struct Case {
     const char *model, *knobs;
@@ -280,8 +259,7 @@ TEST(ImportMegatron, ReadsBackWhatIsExported) {
       {"qwen3-30b-a3b",
        "--gpus 64 --tp 2 --ep 8 --etp 1 --ep-overlap on --expert-capacity 1.5 --micro-batch 2"}};
   for (const Case& one : cases) {
-    std::vector<std::string> plan{"--model",  one.model, "--cluster",
-                                  "dgx-h100", "--stack", "megatron-core"};
+    Words plan{"--model", one.model, "--cluster", "dgx-h100", "--stack", "megatron-core"};
     const std::string knobs = one.knobs;
     if (knobs.find("--strategy") == knobs.npos) {
       plan.insert(plan.end(), {"--strategy", "distributed-optimizer"});
@@ -289,16 +267,13 @@ TEST(ImportMegatron, ReadsBackWhatIsExported) {
     std::istringstream words(knobs);
     for (std::string word; words >> word;) plan.push_back(word);
     const std::string gpus = *(std::find(plan.begin(), plan.end(), "--gpus") + 1);
-    std::vector<std::string> predict{SHARDWRIGHT_BINARY, "predict", "--json"};
-    predict.insert(predict.end(), plan.begin(), plan.end());
+    Words predict = joined({SHARDWRIGHT_BINARY, "predict", "--json"}, plan);
     const ProgramResult predicted = run_program(predict, {"LC_ALL=C"});
     ASSERT_EQ(predicted.exit_code, 0) << knobs << predicted.err;
     for (const auto& [format, name] :
          {std::pair{"megatron-lm", "out.sh"}, std::pair{"megatron-bridge", "out.py"}}) {
       const std::string file = written(name, "");
-      std::vector<std::string> write{
-          SHARDWRIGHT_BINARY, "export", "--format", format, "--out", file};
-      write.insert(write.end(), plan.begin(), plan.end());
+      Words write = joined({SHARDWRIGHT_BINARY, "export", "--format", format, "--out", file}, plan);
       ASSERT_EQ(run_program(write, {"LC_ALL=C"}).exit_code, 0) << knobs << " " << format;
       const json answer = imported(file, {"--model", one.model, "--gpus", gpus});
       const json wanted = json::parse(predicted.out).at("inputs").at("plan");

@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes of files as trainers' users write them, each with what its own software makes of it. Every
 // one of them was once read as something else, or refused.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "cli/config/setting.h"
 #include "tests/cli/imported_answer.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::ElementsAre;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using testing::written;
 
 // --- axolotl ---
 
@@ -165,8 +152,8 @@ TEST(ImportShapes, OtherRecipesOfTorchtuneAreRefused) {
 // --- DeepSpeed and Accelerate ---
 
 TEST(ImportShapes, AutoIsTheTrainersDefaultAndSaid) {
-  const std::vector<std::string> flags{"--model",   "llama-3.1-8b", "--gpus",        "8",
-                                       "--seq-len", "2048",         "--micro-batch", "1"};
+  const Words flags{"--model",   "llama-3.1-8b", "--gpus",        "8",
+                    "--seq-len", "2048",         "--micro-batch", "1"};
   const json answer = imported(written("auto.json", R"({"bf16": {"enabled": "auto"},
       "fp16": {"enabled": "auto", "hysteresis": 2}, "train_micro_batch_size_per_gpu": "auto",
       "gradient_accumulation_steps": "auto", "zero_optimization": {"stage": 3}})"),
@@ -186,7 +173,7 @@ TEST(ImportShapes, AutoIsTheTrainersDefaultAndSaid) {
 
 TEST(ImportShapes, TwoBatchSizesOfDeepspeedGiveTheThird) {
   const auto batch = [](const std::string& name, const std::string& sizes,
-                        std::vector<std::string> more = {"--gpus", "8"}) {
+                        Words more = {"--gpus", "8"}) {
     more.insert(more.end(), {"--model", "llama-3.2-1b", "--seq-len", "2048"});
     const json plan =
         imported(written(name, "{" + sizes + R"(, "zero_optimization": {"stage": 1}})"), more)
@@ -227,7 +214,7 @@ TEST(ImportShapes, AFileWithinAFileIsNotGuessed) {
 
 TEST(ImportShapes, AccelerateWithoutDistributionIsOneGpu) {
   if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
-  const std::vector<std::string> flags{"--model", "llama-3.2-1b", "--seq-len", "2048"};
+  const Words flags{"--model", "llama-3.2-1b", "--seq-len", "2048"};
   const json one = imported(written("one.yaml",
                                     "compute_environment: LOCAL_MACHINE\ndistributed_type: \"NO\"\n"
                                     "mixed_precision: bf16\n"),
@@ -280,7 +267,7 @@ def llama3_8b_fp8() -> Trainer.Config:
 )py";
 
 TEST(ImportShapes, TorchtitanCountsTokensSince03) {
-  const std::vector<std::string> flags{"--model", "llama-3.1-8b"};
+  const Words flags{"--model", "llama-3.1-8b"};
   const std::string file = written("titan.py", kTitan);
   const json base = imported(file + ":llama3_8b", flags);
   EXPECT_EQ(base.at("plan").at("seq_len"), 8192);
@@ -314,11 +301,8 @@ TEST(ImportShapes, TorchtitanCompilesTheComponentsItSays) {
 TEST(ImportShapes, AFunctionThatBeginsFromAnotherHasItsSettings) {
   const json derived =
       imported(written("titan.py", kTitan) + ":llama3_8b_fp8", {"--model", "llama-3.1-8b"});
-  EXPECT_EQ(derived.at("plan").at("seq_len"), 8192);
-  EXPECT_EQ(derived.at("plan").at("micro_batch"), 2);
-  EXPECT_EQ(derived.at("plan").at("gpus"), 16);
-  EXPECT_EQ(derived.at("plan").at("precision"), "fp8");
-  EXPECT_EQ(derived.at("plan").at("fp8_recipe"), "rowwise");
+  expect_has(derived.at("plan"), R"({"seq_len": 8192, "micro_batch": 2, "gpus": 16,
+        "precision": "fp8", "fp8_recipe": "rowwise"})"_json);
   // What a condition decides that nobody runs is neither taken nor kept silent about.
   EXPECT_EQ(derived.at("plan").value("tp", 1), 1);
   EXPECT_TRUE(leaves(derived, "parallelism.tensor_parallel_degree"));

@@ -2,25 +2,14 @@
 // What tests of `shardwright import-config` share.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
-#include "tests/support/run_program.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 
-using nlohmann::json;
-using testing::ProgramResult;
-using testing::run_program;
-
 inline ProgramResult import_of(const std::string& file, const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "import-config", file, "--cluster",
-                                     "dgx-h100"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
+  return run_program(
+      joined({SHARDWRIGHT_BINARY, "import-config", file, "--cluster", "dgx-h100"}, flags),
+      {"LC_ALL=C"});
 }
 
 /// The document of a file that is taken.

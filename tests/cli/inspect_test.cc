@@ -2,30 +2,14 @@
 // Guards `shardwright inspect`: the kinds, a model and a plan in words and as JSON.
 #include "cli/inspect/inspect.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-
 #include "cli/text.h"
-#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
 #include "tests/cli/plain_text.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
 
 ProgramResult inspect(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {SHARDWRIGHT_BINARY, "inspect"});
@@ -81,14 +65,10 @@ TEST(Inspect, AGpuWithoutCostsIsToldHowToNameASimilarOne) {
   gpu.erase("usual_cluster");
   const auto file = shardwright::testing::temp_folder() / "mine.json";
   std::ofstream(file) << gpu.dump();
-  const ProgramResult without = inspect({"gpu", file.string()});
-  EXPECT_EQ(without.exit_code, 3);
-  EXPECT_THAT(without.err, HasSubstr("needs a \"cost_as\""));
+  expect_end(inspect({"gpu", file.string()}), 3, {"needs a \"cost_as\""});
   gpu["cost_as"] = "h100-nvl";
   std::ofstream(file) << gpu.dump();
-  const ProgramResult with = inspect({"gpu", file.string()});
-  EXPECT_EQ(with.exit_code, 0) << with.err;
-  EXPECT_THAT(with.out, HasSubstr("cost parameters (those of h100-nvl)"));
+  expect_says(output_of(inspect({"gpu", file.string()})), {"cost parameters (those of h100-nvl)"});
 }
 
 // The usual 8192 tokens are more than GPT-2 takes.
@@ -106,9 +86,9 @@ TEST(Inspect, ModelInWords) {
   const ProgramResult result = inspect({"model", "Llama-3-70B", "--seq-len", "4096"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
-  EXPECT_THAT(result.out, HasSubstr("llama-3-70b (llama, 70,553,706,496 parameters)\n"));
-  EXPECT_THAT(result.out, HasSubstr("64 query heads that share 8 key and value heads of 128"));
-  EXPECT_THAT(result.out, HasSubstr("1,050,673,152"));
+  expect_says(result.out,
+              {"llama-3-70b (llama, 70,553,706,496 parameters)\n",
+               "64 query heads that share 8 key and value heads of 128", "1,050,673,152"});
   // 6 per weight of a matrix and 6*layers*q_dim*length for causal attention: 417.0 + 16.1 Gflop.
   EXPECT_THAT(result.out, HasSubstr("433.1 Gflop"));
   EXPECT_THAT(result.out, HasSubstr("320 KiB"));
@@ -141,10 +121,8 @@ TEST(Inspect, EveryModelFitsAHundredColumns) {
 
 TEST(Inspect, ModelAsJson) {
   const json document = json::parse(inspect_model("qwen2.5-0.5b", 1024, Form::kJson, kPlain));
-  EXPECT_EQ(document.at("schema"), "shardwright.inspection/1.0");
-  EXPECT_EQ(document.at("kind"), "model");
-  EXPECT_EQ(document.at("name"), "qwen2.5-0.5b");
-  EXPECT_EQ(document.at("model").at("qkv_bias"), true);
+  expect_has(document, R"({"schema": "shardwright.inspection/1.0", "kind": "model",
+        "name": "qwen2.5-0.5b", "model": {"qkv_bias": true}})"_json);
   const json& counts = document.at("parameters");
   EXPECT_EQ(counts.at("total"), 494'032'768);
   EXPECT_EQ(counts.at("total").get<std::int64_t>(),
@@ -182,13 +160,11 @@ TEST(Inspect, PlanInWordsAndAsJson) {
   const ProgramResult words = inspect({"plan", path.string()});
   EXPECT_EQ(words.exit_code, 0) << words.err;
   expect_fits(words.out);
-  for (const char* part :
-       {"Model: llama-3-70b; cluster: a100-80g-4xhdr200.", "sharded over all GPUs",
-        "the whole layer in the first 20 layers", "512 sequences, 1048576 tokens",
-        "Predicted: 6.95 s a step, 75423 tokens/s, MFU 39.6 %, 65 GiB of memory a GPU.",
-        "Made by: shardwright tune --model llama-3-70b --gpus 256 (version 0.1.0)"}) {
-    EXPECT_THAT(unwrapped(words.out), HasSubstr(part));
-  }
+  expect_says(unwrapped(words.out),
+              {"Model: llama-3-70b; cluster: a100-80g-4xhdr200.", "sharded over all GPUs",
+               "the whole layer in the first 20 layers", "512 sequences, 1048576 tokens",
+               "Predicted: 6.95 s a step, 75423 tokens/s, MFU 39.6 %, 65 GiB of memory a GPU.",
+               "Made by: shardwright tune --model llama-3-70b --gpus 256 (version 0.1.0)"});
 
   const json inspection = json::parse(inspect_plan(path.string(), Form::kJson, kPlain));
   EXPECT_EQ(inspection.at("kind"), "plan");

@@ -1,44 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
-#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
-#include "tests/support/files.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using testing::get;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
-using Words = std::vector<std::string>;
 
 ProgramResult kit(const std::string& folder, const Words& flags) {
-  Words arguments{SHARDWRIGHT_BINARY, "kit", "--out", folder};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
+  return run_program(joined({SHARDWRIGHT_BINARY, "kit", "--out", folder}, flags), {"LC_ALL=C"});
 }
 
 const Words kJob{"--model", "llama-3.1-8b",  "--cluster",     "dgx-h100",   "--gpus",
@@ -47,7 +24,7 @@ const Words kJob{"--model", "llama-3.1-8b",  "--cluster",     "dgx-h100",   "--g
 
 const std::string& titan_kit() {
   static const std::string folder = [] {
-    const std::string made = (testing::temp_folder() / "kit").string();
+    const std::string made = temp_path("kit");
     const ProgramResult result = kit(made, kJob);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return made;
@@ -84,10 +61,10 @@ TEST(Kit, HoldsTheSameJobInEveryFile) {
 }
 
 TEST(Kit, ANameOfAStrangersFileStaysAName) {
-  const fs::path model = testing::temp_folder() / "\x1b]0;owned\a.json";
+  const fs::path model = temp_folder() / "\x1b]0;owned\a.json";
   write_file_atomically(model,
                         read_file(profiles::data_dir() / "models" / "llama-3-8b.json", 1 << 20));
-  const fs::path folder = testing::temp_folder() / "hostile";
+  const fs::path folder = temp_folder() / "hostile";
   Words job = kJob;
   job[1] = model.string();
   ASSERT_EQ(kit(folder.string(), job).exit_code, 0);
@@ -98,14 +75,11 @@ TEST(Kit, ANameOfAStrangersFileStaysAName) {
 }
 
 TEST(Kit, FollowsNoLinkInItsFolder) {
-  const fs::path folder = testing::temp_folder() / "linked",
-                 victim = testing::temp_folder() / "victim";
+  const fs::path folder = temp_folder() / "linked", victim = temp_folder() / "victim";
   fs::create_directories(folder);
   write_file_atomically(victim, "precious");
   fs::create_symlink(victim, folder / "env.sh");
-  const ProgramResult refused = kit(folder.string(), kJob);
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr("env.sh: is a link"));
+  expect_end(kit(folder.string(), kJob), 3, {"env.sh: is a link"});
   EXPECT_EQ(get(victim), "precious");
 }
 
@@ -123,7 +97,7 @@ TEST(Kit, LibrariesStartTheUsersScript) {
        {std::tuple{"zero3", "deepspeed.json", "--deepspeed_config deepspeed.json"},
         {"fsdp1", "accelerate.yaml", "accelerate launch --config_file accelerate.yaml"},
         {"yafsdp", "yafsdp_settings.py", "\"$TRAIN_SCRIPT\""}}) {
-    const fs::path folder = testing::temp_folder() / strategy;
+    const fs::path folder = temp_folder() / strategy;
     Words job = kJob;
     *(std::find(job.begin(), job.end(), "fsdp2")) = strategy;
     *(std::find(job.begin(), job.end(), "torch-compile")) = "hf-eager";
@@ -144,7 +118,7 @@ std::string log_of(int steps, const Line& line) {
 }
 
 json watched(const std::string& log, int exit_code) {
-  const std::string path = (testing::temp_folder() / "job.log").string();
+  const std::string path = temp_path("job.log");
   std::ofstream(path) << log;
   const ProgramResult result = run_program(
       {"/usr/bin/env", "python3", titan_kit() + "/watch.py", path, "--json"}, {"LC_ALL=C.UTF-8"});
@@ -153,7 +127,7 @@ json watched(const std::string& log, int exit_code) {
 }
 
 TEST(Kit, ModelParallelPlansStartMegatron) {
-  const fs::path folder = testing::temp_folder() / "megatron";
+  const fs::path folder = temp_folder() / "megatron";
   const ProgramResult result =
       kit(folder.string(),
           {"--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64", "--seq-len", "4096",
@@ -178,12 +152,12 @@ TEST(Kit, AdaptersStartATrainerThatHasThem) {
             "--recompute",   "full",
             "--micro-batch", "2",
             "--grad-accum",  "8"};
-  const fs::path usual = testing::temp_folder() / "qlora";
+  const fs::path usual = temp_folder() / "qlora";
   const ProgramResult result = kit(usual.string(), job);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(get(usual / "axolotl.yaml"), HasSubstr("load_in_4bit: true"));
   EXPECT_THAT(get(usual / "README.md"), HasSubstr("data set and the learning rate are yours"));
-  const fs::path other = testing::temp_folder() / "qlora-factory";
+  const fs::path other = temp_folder() / "qlora-factory";
   job.insert(job.end(), {"--format", "llama-factory"});
   ASSERT_EQ(kit(other.string(), job).exit_code, 0);
   for (const auto& [folder, starts] :
@@ -219,14 +193,11 @@ TEST(Kit, SurvivesANight) {
   EXPECT_THAT(get(folder / "job.sbatch"), HasSubstr("#SBATCH --requeue"));
   EXPECT_THAT(get(folder / "skypilot.yaml"), HasSubstr("max_restarts_on_errors: 20"));
   const std::string jobset = get(folder / "jobset.yaml");
-  EXPECT_THAT(jobset, HasSubstr("maxRestarts: 20"));
-  EXPECT_THAT(jobset, HasSubstr("claimName: train-llama-3-1-8b-checkpoints"));
-  EXPECT_THAT(jobset, HasSubstr("IPC_LOCK"));
-  EXPECT_THAT(jobset, HasSubstr("hostNetwork: true"));
+  expect_says(jobset, {"maxRestarts: 20", "claimName: train-llama-3-1-8b-checkpoints", "IPC_LOCK",
+                       "hostNetwork: true"});
 
-  const fs::path chunked = testing::temp_folder() / "chunked";
-  Words job = kJob;
-  job.insert(job.end(), {"--loss-chunks", "8"});
+  const fs::path chunked = temp_folder() / "chunked";
+  Words job = joined(kJob, {"--loss-chunks", "8"});
   ASSERT_EQ(kit(chunked.string(), job).exit_code, 0);
   const std::string settings = get(chunked / "shardwright_plan.py");
   EXPECT_THAT(settings, HasSubstr("in chunks, as the plan does"));
@@ -296,9 +267,7 @@ TEST(Watch, SaysWithinEightStepsThatAJobIsOffAndByWhat) {
                                                         i, 2 * step * (1 + 0.01 * (i % 3)));
                                    }),
                             6);
-  EXPECT_EQ(slow.at("time").at("verdict"), "off");
-  EXPECT_EQ(slow.at("time").at("steps"), 8);
-  EXPECT_EQ(slow.at("time").at("since_step"), 11);
+  expect_has(slow.at("time"), R"({"verdict": "off", "steps": 8, "since_step": 11})"_json);
   EXPECT_NEAR(slow.at("time").at("step_time_s").get<double>(), 2.02 * step, 0.05 * step);
   // One slow step in ten is no reason.
   const json jitter = watched(log_of(30,
@@ -341,7 +310,7 @@ TEST(Watch, ADivergedJobIsOffAtOnceWhateverItsSpeed) {
 
 TEST(Watch, MemoryThatIsOffSaysWhichWayAndByHowMuch) {
   const auto [step, reserved] = expected();
-  const std::string path = (testing::temp_folder() / "more.log").string();
+  const std::string path = temp_path("more.log");
   std::ofstream(path) << fmt::format(
       "step: 1  loss: 1.0  grad_norm: 1.0  memory: {:.2f}GiB(99%)  tps: 100  tflops: 1  mfu: 1%\n",
       reserved * 1.5);
@@ -357,14 +326,13 @@ TEST(Watch, MemoryThatIsOffSaysWhichWayAndByHowMuch) {
 
 TEST(Watch, BadInputIsOneSentence) {
   const auto refused = [](const Words& more, const std::string& words) {
-    Words arguments{"/usr/bin/env", "python3", titan_kit() + "/watch.py"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
+    Words arguments = joined({"/usr/bin/env", "python3", titan_kit() + "/watch.py"}, more);
     const ProgramResult result = run_program(arguments, {"LC_ALL=C.UTF-8"});
     EXPECT_EQ(result.exit_code, 3) << result.err;
     EXPECT_THAT(result.err, HasSubstr(words));
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   };
-  const std::string empty = (testing::temp_folder() / "empty.log").string();
+  const std::string empty = temp_path("empty.log");
   std::ofstream(empty) << "nothing\n{\"step\": \"a\"}\n{broken\n";
   refused({empty}, "holds no step");
   refused({"nowhere.log"}, "nowhere.log");
@@ -372,7 +340,7 @@ TEST(Watch, BadInputIsOneSentence) {
   const auto refused_expected = [&](const std::string& key, const json& value) {
     json changed = json::parse(get(fs::path(titan_kit()) / "expected.json"));
     changed[key] = value;
-    const std::string file = (testing::temp_folder() / "changed.json").string();
+    const std::string file = temp_path("changed.json");
     std::ofstream(file) << changed;
     refused({empty, "--expected", file}, key);
   };
@@ -407,13 +375,12 @@ TEST(Kit, BadInputIsOneSentence) {
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
     EXPECT_THAT(result.err, HasSubstr(words));
   };
-  const std::string folder = (testing::temp_folder() / "none").string();
+  const std::string folder = temp_path("none");
   refused(folder, {"--plan", "nowhere.json"}, 3, "nowhere.json");
   Words two = kJob;
   *(std::find(two.begin(), two.end(), "fsdp2")) = "fsdp2,ddp";
   refused(folder, two, 3, "takes one");
-  Words unknown = kJob;
-  unknown.insert(unknown.end(), {"--format", "accelerat"});
+  Words unknown = joined(kJob, {"--format", "accelerat"});
   refused(folder, unknown, 3, "did you mean 'accelerate'");
   refused("/dev/null/kit", kJob, 3, "/dev/null/kit");
   EXPECT_FALSE(fs::exists(folder));

@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "profiles/ledger/ledger.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-
 /// The first rows of the shipped ledger: YaFSDP on Llama 2 7B; `what` of the first becomes `other`.
 std::string some_runs(const std::string& what = "", const std::string& other = "") {
-  const auto path = shardwright::testing::temp_folder() / "leave_one_out.csv";
+  const auto path = temp_folder() / "leave_one_out.csv";
   std::ifstream in(profiles::shipped_ledger());
   std::ofstream out(path);
   std::string line;
@@ -33,17 +19,13 @@ std::string some_runs(const std::string& what = "", const std::string& other = "
   return path.string();
 }
 
-ProgramResult leave_one_out(const std::string& ledger, const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate", "--ledger", ledger,
-                                     "--leave-one-out"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments);
+ProgramResult leave_one_out(const std::string& ledger, const Words& flags) {
+  return run_program(
+      joined({SHARDWRIGHT_BINARY, "validate", "--ledger", ledger, "--leave-one-out"}, flags));
 }
 
 TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
-  const ProgramResult result = leave_one_out(some_runs(), {"--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document = document_of(leave_one_out(some_runs(), {"--json"}));
   EXPECT_EQ(document.at("schema"), "shardwright.validation/1.0");
   const json& summary = document.at("summary");
   for (const char* way : {"leave_one_out", "leave_cell_out", "leave_source_out"}) {

@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
-#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
 #include "sim/core/base/read_file.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
 
 /// What the server answers to these lines, by id; answers without one are under "none".
 json answers(const std::vector<std::string>& lines, const std::string& flags = "") {
@@ -295,9 +279,8 @@ TEST(Mcp, ReadsOnlyBelowItsFolder) {
     EXPECT_THAT(result.at("content")[0].at("text").get<std::string>(),
                 HasSubstr("may not be read, expected a file below"));
   }
-  const ProgramResult nowhere = run_program({SHARDWRIGHT_BINARY, "mcp", "--root", "/no/folder"});
-  EXPECT_EQ(nowhere.exit_code, 3);
-  EXPECT_THAT(nowhere.err, HasSubstr("--root is '/no/folder'"));
+  expect_end(run_program({SHARDWRIGHT_BINARY, "mcp", "--root", "/no/folder"}), 3,
+             {"--root is '/no/folder'"});
 }
 
 TEST(Mcp, ACallThatTakesTooLongIsEndedWithASentence) {

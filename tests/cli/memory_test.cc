@@ -1,30 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "cli/memory/seen_memory.h"
-#include "sim/core/base/error.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-using testing::written;
-using Words = std::vector<std::string>;
 
 /// With the zeros that are in it.
 template <std::size_t N>
@@ -111,12 +91,7 @@ TEST(SeenMemory, ASnapshotIsWalkedBackToItsPeak) {
 }
 
 std::string snapshot_refusal(const std::string& bytes) {
-  try {
-    read_snapshot(bytes, "x.pickle");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "taken";
+  return refusal_of([&] { read_snapshot(bytes, "x.pickle"); });
 }
 
 TEST(SeenMemory, APickleRunsNothingAndNoLengthIsBelieved) {
@@ -154,7 +129,7 @@ TEST(SeenMemory, FewBytesCannotNameWorkWithoutEnd) {
   // A dictionary of 10^6 entries that is looked into 10^5 times.
   std::string entries = "}(";
   for (int i = 0; i < 1'000'000; ++i) entries += raw("K\x00K\x00");
-  EXPECT_EQ(snapshot_refusal(shared_snapshot("", entries + "u", 300)), "taken");
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("", entries + "u", 300)), "accepted");
   const auto block_with_frames = [](std::size_t frames) {
     return "}(\x8c\x05state\x8c\x10"
            "active_allocated\x8c\x06"
@@ -162,12 +137,12 @@ TEST(SeenMemory, FewBytesCannotNameWorkWithoutEnd) {
            std::string(frames, '2') + "eu";
   };
   // A stack of 10^5 frames that every block shares is looked at once.
-  EXPECT_EQ(snapshot_refusal(shared_snapshot("", block_with_frames(100'000), 300)), "taken");
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("", block_with_frames(100'000), 300)), "accepted");
   // Below a kilobyte: as many segments, blocks of each and frames of these. Where nothing is shared
   // a file has more bytes than is looked at.
   EXPECT_THAT(snapshot_refusal(shared_snapshot("", block_with_frames(250), 250)),
               HasSubstr("names more than"));
-  EXPECT_EQ(snapshot_refusal(shared_snapshot("", block_with_frames(250), 60)), "taken");
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("", block_with_frames(250), 60)), "accepted");
 }
 
 TEST(SeenMemory, SizesThatNoDeviceHasAreRefused) {
@@ -184,7 +159,7 @@ TEST(SeenMemory, SizesThatNoDeviceHasAreRefused) {
                                              "address" +
                                                  whole_number(INT64_MAX),
                                              "}(\x8c\x04sizeK\x01u", 3)),
-            "taken");
+            "accepted");
 }
 
 const char* const kMessage =
@@ -230,12 +205,7 @@ TEST(SeenMemory, AnAmountThatCannotBeReadIsNotTakenAsUnsaid) {
   const auto said = [&](const std::string& amount, const std::string& instead) {
     std::string changed = message;
     changed.replace(changed.find(amount), amount.size(), instead);
-    try {
-      find_message(changed, "job.log");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return refusal_of([&] { find_message(changed, "job.log"); });
   };
   for (const char* amount :
        {"2.50 GiB", "79.10 GiB", "1.25 GiB", "77.80 GiB", "70.00 GiB", "5.50 GiB"}) {
@@ -249,9 +219,7 @@ TEST(SeenMemory, AnAmountThatCannotBeReadIsNotTakenAsUnsaid) {
 }
 
 ProgramResult import_memory(const std::string& file, const Words& flags) {
-  Words arguments{SHARDWRIGHT_BINARY, "import-memory", file};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
+  return run_program(joined({SHARDWRIGHT_BINARY, "import-memory", file}, flags), {"LC_ALL=C"});
 }
 
 const Words kPlanOfTheRun{
@@ -259,11 +227,8 @@ const Words kPlanOfTheRun{
     "8192",    "--stack",      "torch-eager", "--micro-batch", "2",      "--strategy", "fsdp2"};
 
 TEST(ImportMemory, SaysWhatWouldHaveFitted) {
-  Words flags = kPlanOfTheRun;
-  flags.emplace_back("--json");
-  const ProgramResult result = import_memory(written("job.log", kMessage), flags);
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json answer = json::parse(result.out);
+  Words flags = joined(kPlanOfTheRun, {"--json"});
+  const json answer = document_of(import_memory(written("job.log", kMessage), flags));
   EXPECT_THAT(answer.at("advice")[0].get<std::string>(), HasSubstr("would have fitted"));
   const json& held = answer.at("held");
   EXPECT_FALSE(held.at("fits"));
@@ -283,12 +248,10 @@ TEST(ImportMemory, WhatWouldHaveFittedLeavesTheHeadroomOfTune) {
       "has 76.79 GiB memory in use. Of the allocated memory 70.10 GiB is allocated by PyTorch, and "
       "1.90 GiB is reserved by PyTorch but unallocated.\n";
   for (const char* length : {"8192", "16384", "32768"}) {
-    const ProgramResult result =
-        import_memory(written("oom.txt", message),
-                      {"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8",
-                       "--seq-len", length, "--micro-batch", "2", "--strategy", "fsdp2", "--json"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const json answer = json::parse(result.out);
+    const json answer = document_of(import_memory(
+        written("oom.txt", message),
+        {"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8", "--seq-len", length,
+         "--micro-batch", "2", "--strategy", "fsdp2", "--json"}));
     const json& fix = answer.at("held").at("fix");
     ASSERT_FALSE(fix.is_null()) << length;
     EXPECT_EQ(fix.at("verdict"), "fits");
@@ -319,28 +282,24 @@ TEST(ImportMemory, BadInputIsOneSentence) {
                     kPlanOfTheRun),
       "'Tried to allocate 1e400 GiB");
   refused(import_memory(written("list.pickle", "\x80\x02]."), {}), "no segments");
-  const ProgramResult without =
+  expect_end(
       run_program({SHARDWRIGHT_BINARY, "import-memory", written("list.pickle", "\x80\x02].")},
-                  {"LC_ALL=C", "SHARDWRIGHT_PYTHON=/nowhere/python3"});
-  EXPECT_EQ(without.exit_code, 5);
-  EXPECT_THAT(without.err, HasSubstr("reading a snapshot needs python3"));
+                  {"LC_ALL=C", "SHARDWRIGHT_PYTHON=/nowhere/python3"}),
+      5, {"reading a snapshot needs python3"});
 }
 
 TEST(ImportMemory, AGpuTooSmallForTheRuntimeHoldsNoPlan) {
   const std::string log =
       "out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 0.01 GiB of which "
       "0.00 GiB is free.";
-  const ProgramResult result = import_memory(written("small.log", log), kPlanOfTheRun);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("No change of one or two knobs"));
+  expect_says(output_of(import_memory(written("small.log", log), kPlanOfTheRun)),
+              {"No change of one or two knobs"});
 }
 
 TEST(ExportMemorySnapshot, ItsPeakIsThePredictedOne) {
-  Words flags{SHARDWRIGHT_BINARY, "export"};
-  flags.insert(flags.end(), kPlanOfTheRun.begin(), kPlanOfTheRun.end());
-  const std::string out = (testing::temp_folder() / "predicted.pickle").string();
-  Words exported = flags;
-  exported.insert(exported.end(), {"--format", "memory-snapshot", "--out", out});
+  Words flags = joined({SHARDWRIGHT_BINARY, "export"}, kPlanOfTheRun);
+  const std::string out = temp_path("predicted.pickle");
+  Words exported = joined(flags, {"--format", "memory-snapshot", "--out", out});
   const ProgramResult result = run_program(exported, {"LC_ALL=C"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const SeenMemory seen = read_seen_memory(out);

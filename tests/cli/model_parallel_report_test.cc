@@ -1,33 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // report and --trace of model-parallel plans, through the program.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "tests/cli/program.h"
 #include "tests/support/answer_page.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/shardwright.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
-
-using testing::get;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::shardwright;
-using testing::temp_path;
-using Words = std::vector<std::string>;
-
-Words joined(Words arguments, const Words& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
 
 const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100",
                      "--gpus",         "16",         "--tp",      "2",
@@ -36,7 +16,7 @@ const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100",
 
 TEST(ModelParallelReport, DrawsEveryStageAndTheOperationsOfOne) {
   const ProgramResult result =
-      shardwright(joined(joined({"report"}, kPlan), {"--out", temp_path("stages.html")}));
+      shardwright(joined({"report"}, kPlan, {"--out", temp_path("stages.html")}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json drawn =
       ::shardwright::testing::answer_in(get(temp_path("stages.html"))).at("timelines").at(0);
@@ -52,49 +32,27 @@ TEST(ModelParallelReport, DrawsEveryStageAndTheOperationsOfOne) {
 }
 
 TEST(ModelParallelReport, AStepOfVeryManyPassesStaysSmall) {
-  const ProgramResult result = shardwright({"report",
-                                            "--model",
-                                            "llama-3.1-405b",
-                                            "--cluster",
-                                            "dgx-h100",
-                                            "--gpus",
-                                            "1024",
-                                            "--seq-len",
-                                            "8192",
-                                            "--tp",
-                                            "8",
-                                            "--pp",
-                                            "8",
-                                            "--virtual-stages",
-                                            "8",
-                                            "--cp",
-                                            "2",
-                                            "--global-batch",
-                                            "4096",
-                                            "--out",
-                                            temp_path("large.html")});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  output_of(shardwright(joined({"report", "--model", "llama-3.1-405b", "--cluster", "dgx-h100"},
+                               {"--gpus", "1024", "--seq-len", "8192", "--tp", "8", "--pp", "8"},
+                               {"--virtual-stages", "8", "--cp", "2", "--global-batch", "4096"},
+                               {"--out", temp_path("large.html")})));
   EXPECT_LT(std::filesystem::file_size(temp_path("large.html")), 1000000U);
 }
 
 TEST(ModelParallelReport, StrategiesShareATrace) {
   const Words plan = {"predict", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
-  const ProgramResult mixed = shardwright(
+  output_of(shardwright(
       joined(plan, {"--stack", "torch-compile", "--strategy", "fsdp2,distributed-optimizer",
-                    "--trace", temp_path("mixed.json")}));
-  EXPECT_EQ(mixed.exit_code, 0) << mixed.err;
-  const ProgramResult two = shardwright(
+                    "--trace", temp_path("mixed.json")})));
+  output_of(shardwright(
       joined(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
-                    "distributed-optimizer,ddp", "--trace", temp_path("two.json")}));
-  ASSERT_EQ(two.exit_code, 0) << two.err;
+                    "distributed-optimizer,ddp", "--trace", temp_path("two.json")})));
   EXPECT_THAT(get(temp_path("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
 }
 
 TEST(ModelParallelReport, ExplanationNamesWhatTheBusiestStageWaitsFor) {
-  const ProgramResult result =
-      shardwright(joined(joined({"predict"}, kPlan), {"--explain", "--json"}));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const nlohmann::json document = nlohmann::json::parse(result.out);
+  const json document =
+      document_of(shardwright(joined({"predict"}, kPlan, {"--explain", "--json"})));
   std::vector<std::string> named;
   double lost = 0;
   for (const nlohmann::json& loss : document.at("explanation").at("losses")) {

@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards that a plan file means the same in another folder and on another machine: the model's
 // configuration and a cluster that does not ship travel in it.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/shardwright.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::put;
-using testing::shardwright;
-using Words = std::vector<std::string>;
 
 constexpr const char* kConfig = R"({"model_type": "llama", "hidden_size": 1024,
   "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16,
@@ -37,11 +22,11 @@ TEST(MovedPlan, PredictsTheSameWithoutTheFilesThatItWasMadeFrom) {
   put(cluster, R"({"base": "dgx-h100", "id": "own-cluster", "nic_efficiency": 0.5,
                    "set": {"cost.gemm.e": 0.8}})");
   const std::string plan = folder.path() / "plan.json";
-  const ProgramResult tuned =
-      shardwright({"tune", "--model", model.string(), "--cluster", cluster.string(), "--gpus", "16",
-                   "--seq-len", "1k", "--global-batch", "32", "--out", plan, "--json"});
-  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
-  const json best = json::parse(tuned.out).at("best").at("prediction");
+  const json best = document_of(shardwright({"tune", "--model", model.string(), "--cluster",
+                                             cluster.string(), "--gpus", "16", "--seq-len", "1k",
+                                             "--global-batch", "32", "--out", plan, "--json"}))
+                        .at("best")
+                        .at("prediction");
   fs::remove_all(model.parent_path());
   fs::remove(cluster);
   const ProgramResult predicted = shardwright({"predict", "--plan", plan, "--json"});
@@ -51,9 +36,8 @@ TEST(MovedPlan, PredictsTheSameWithoutTheFilesThatItWasMadeFrom) {
   const ProgramResult exported = shardwright({"export", "--plan", plan, "--format", "accelerate"});
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
   // What is given beside the plan is read as it is now.
-  const ProgramResult gone = shardwright({"predict", "--plan", plan, "--model", model.string()});
-  EXPECT_EQ(gone.exit_code, 3);
-  EXPECT_THAT(gone.err, HasSubstr("no such file"));
+  expect_end(shardwright({"predict", "--plan", plan, "--model", model.string()}), 3,
+             {"no such file"});
 }
 
 TEST(MovedPlan, ADamagedConfigurationIsToldByFileAndKey) {
@@ -66,9 +50,8 @@ TEST(MovedPlan, ADamagedConfigurationIsToldByFileAndKey) {
                    {"model_config", json::parse(kConfig)}};
   document["model_config"]["hidden_size"] = -1;
   put(plan, document.dump());
-  const ProgramResult result = shardwright({"predict", "--plan", plan});
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("plan.json: model_config: hidden_size is -1"));
+  expect_end(shardwright({"predict", "--plan", plan}), 3,
+             {"plan.json: model_config: hidden_size is -1"});
 }
 
 }  // namespace

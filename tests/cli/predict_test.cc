@@ -1,57 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "cli/render/words/plan.h"
 #include "profiles/profile.h"
 #include "sim/core/plan_json.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
-using testing::temp_path;
-using Flags = std::vector<std::string>;
-
-ProgramResult predict(const Flags& flags) {
-  Flags arguments{SHARDWRIGHT_BINARY, "predict"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments);
+ProgramResult predict(const Words& flags) {
+  return run_program(joined({SHARDWRIGHT_BINARY, "predict"}, flags));
 }
 
-Flags main_job(const Flags& more = {}) {
-  Flags flags{"--model",       "llama-3-70b", "--cluster", "a100-80g-4xhdr200",
-              "--gpus",        "256",         "--seq-len", "2048",
-              "--ckpt-layers", "20",          "--stack",   "hf-eager"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
+Words main_job(const Words& more = {}) {
+  return joined({"--model", "llama-3-70b", "--cluster", "a100-80g-4xhdr200", "--gpus", "256",
+                 "--seq-len", "2048", "--ckpt-layers", "20", "--stack", "hf-eager"},
+                more);
 }
 
-Flags small(const Flags& more = {}) {
-  Flags flags{"--model", "llama-2-7b", "--cluster", "dgx-h100"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
+Words small(const Words& more = {}) {
+  return joined({"--model", "llama-2-7b", "--cluster", "dgx-h100"}, more);
 }
 
-json predicted(const Flags& flags) {
-  Flags with_json = flags;
-  with_json.emplace_back("--json");
+json predicted(const Words& flags) {
+  Words with_json = joined(flags, {"--json"});
   const ProgramResult result = predict(with_json);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, ::testing::AnyOf("", ::testing::StartsWith("note: ")));
@@ -65,7 +40,7 @@ std::string words_about(const json& prediction, const std::string& what) {
   return "";
 }
 
-json plan_of(const Flags& flags) {
+json plan_of(const Words& flags) {
   return predicted(flags).at("inputs").at("plan");
 }
 
@@ -90,9 +65,8 @@ TEST(Predict, NamesTheScaleOnlyWhereItWidensTheInterval) {
 }
 
 TEST(Predict, SaysWhereItsNumbersComeFrom) {
-  const Flags job{"--model", "llama-2-7b", "--cluster", "p5", "--stack", "torch-compile"};
-  Flags many = job;
-  many.insert(many.end(), {"--gpus", "64"});
+  const Words job{"--model", "llama-2-7b", "--cluster", "p5", "--stack", "torch-compile"};
+  Words many = joined(job, {"--gpus", "64"});
   const json far = predicted(many);
   EXPECT_THAT(words_about(far, "kernels"), HasSubstr("GEMMs fitted, median error"));
   EXPECT_THAT(words_about(far, "network"), HasSubstr("of that 86 % (330 to 360 of 400 GB/s"));
@@ -182,12 +156,8 @@ TEST(Predict, SaysWhichNoveltyCostsHowMuchWidth) {
 
 TEST(Predict, SaysInWordsWhatTheJsonSays) {
   const std::string text = predict(main_job()).out;
-  EXPECT_THAT(text, HasSubstr("llama-3-70b on 256 x a100-80g"));
-  EXPECT_THAT(text, HasSubstr("90 % interval"));
-  EXPECT_THAT(text, HasSubstr("of 312 TFLOP/s dense bf16"));
-  EXPECT_THAT(text, HasSubstr("exposed communication"));
-  EXPECT_THAT(text, HasSubstr("peak allocated"));
-  EXPECT_THAT(text, HasSubstr("to spare"));
+  expect_says(text, {"llama-3-70b on 256 x a100-80g", "90 % interval", "of 312 TFLOP/s dense bf16",
+                     "exposed communication", "peak allocated", "to spare"});
 }
 
 TEST(Predict, SaysWhenTheGpusAreAPartOfANode) {
@@ -230,7 +200,7 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   // What somebody can do first: of the plan, of the machine, other software last; the best first.
   double previous = 1e9;
   std::size_t kind = 0;
-  const std::vector<std::string> kinds{"plan", "hardware", "software"};
+  const Words kinds{"plan", "hardware", "software"};
   for (const json& change : not_empty(explanation.at("changes"))) {
     while (change.at("of") != kinds[kind]) {
       ASSERT_LT(++kind, kinds.size()) << change.at("of");
@@ -241,10 +211,8 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   }
   EXPECT_EQ(kind, 2U);
   const ProgramResult text = predict(main_job({"--strategy", "yafsdp,fsdp2", "--explain"}));
-  EXPECT_THAT(text.out, HasSubstr("is bound by communication"));
-  EXPECT_THAT(text.out, HasSubstr("twice the NIC bandwidth"));
-  EXPECT_THAT(text.out, HasSubstr("bf16 gradient reduction"));
-  EXPECT_THAT(text.out, HasSubstr("Other software: "));
+  expect_says(text.out, {"is bound by communication", "twice the NIC bandwidth",
+                         "bf16 gradient reduction", "Other software: "});
   EXPECT_THAT(text.out, Not(HasSubstr("in software, ")));
 }
 
@@ -265,7 +233,7 @@ TEST(Predict, ColumnsNameTheirSoftware) {
 }
 
 TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {
-  const Flags flags = small({"--gpus", "16", "--jitter", "0.03"});
+  const Words flags = small({"--gpus", "16", "--jitter", "0.03"});
   const json document = predicted(flags);
   const json& jitter = document.at("jitter");
   EXPECT_TRUE(jitter.at("settled").get<bool>());
@@ -313,7 +281,6 @@ TEST(Predict, StagesOfAPipelineThatVaryTakeLongerAndSaySo) {
   EXPECT_THAT(predict(varied("0.03")).out, HasSubstr("longer for other stages"));
 }
 
-// What does not fit is predicted all the same, and says by how much.
 // As run trains them.
 TEST(Predict, AStageMayHoldTheEmbeddingOrTheHeadAlone) {
   const auto staged = [](const char* gpus, const char* pp) {
@@ -326,7 +293,7 @@ TEST(Predict, AStageMayHoldTheEmbeddingOrTheHeadAlone) {
 }
 
 TEST(Predict, StillPredictsWhatDoesNotFit) {
-  const Flags flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};
+  const Words flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};
   const json document = predicted(flags);
   EXPECT_FALSE(document.at("memory").at("fits").get<bool>());
   const ProgramResult text = predict(flags);
@@ -339,10 +306,9 @@ TEST(Predict, StillPredictsWhatDoesNotFit) {
 
 // Sums of nanoseconds end after 292 years: a network of 1e-20 was faster than a real one.
 TEST(Predict, ATimeBeyondWhatIsCountedIsRefused) {
-  const Flags job{"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16", "--json"};
+  const Words job{"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16", "--json"};
   const auto with_share = [&](const char* share) {
-    Flags flags = job;
-    flags.insert(flags.end(), {"--set", fmt::format("cluster.nic_efficiency={}", share)});
+    Words flags = joined(job, {"--set", fmt::format("cluster.nic_efficiency={}", share)});
     return predict(flags);
   };
   double before = 0;
@@ -361,9 +327,7 @@ TEST(Predict, ATimeBeyondWhatIsCountedIsRefused) {
 }
 
 TEST(Predict, AGpuTooSmallForTheRuntimeHoldsNothing) {
-  const ProgramResult result = predict(small({"--set", "gpu.memory_bytes=1000000"}));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("Does not fit"));
+  expect_says(output_of(predict(small({"--set", "gpu.memory_bytes=1000000"}))), {"Does not fit"});
 }
 
 TEST(Predict, ModelsWithExpertsRunOnTheStackThatDividesThem) {
@@ -379,10 +343,9 @@ TEST(Predict, APathIsNeverObeyedByTheTerminal) {
   std::ofstream(config) << R"({"model_type": "llama", "hidden_size": 1024,
     "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16,
     "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5})";
-  const Flags flags{"--model", config.string(), "--cluster", "dgx-h100", "--gpus", "8"};
+  const Words flags{"--model", config.string(), "--cluster", "dgx-h100", "--gpus", "8"};
   for (const char* strategies : {"yafsdp", "yafsdp,fsdp2"}) {
-    Flags all = flags;
-    all.insert(all.end(), {"--strategy", strategies});
+    Words all = joined(flags, {"--strategy", strategies});
     const ProgramResult result = predict(all);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
@@ -393,11 +356,10 @@ TEST(Predict, APathIsNeverObeyedByTheTerminal) {
 TEST(Predict, WritesATraceThatTheCheckerAccepts) {
   for (const std::string strategy : {"yafsdp", "fsdp1", "fsdp2", "zero3", "hsdp", "ddp"}) {
     const std::string path = temp_path("trace_" + strategy + ".json");
-    const ProgramResult result =
+    expect_end(
         predict({"--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--gpus", "16", "--strategy",
-                 strategy, "--trace", path, "--grad-accum", "2", "--stack", "torch-eager"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(path));
+                 strategy, "--trace", path, "--grad-accum", "2", "--stack", "torch-eager"}),
+        0, {path});
     std::ifstream in(path);
     const json trace = json::parse(in);
     std::int64_t slices = 0, flows = 0, counters = 0;
@@ -417,7 +379,7 @@ TEST(Predict, WritesATraceThatTheCheckerAccepts) {
 }
 
 TEST(Predict, TokensAreToldAsAWholeRunBesideItsSteps) {
-  const Flags flags = small({"--strategy", "fsdp2", "--gpus", "64", "--tokens", "1e12"});
+  const Words flags = small({"--strategy", "fsdp2", "--gpus", "64", "--tokens", "1e12"});
   const json document = predicted(flags);
   const json& run = document.at("whole_run");
   const double ideal = 1e12 / document.at("tokens_per_s").get<double>() / 86400;
@@ -430,21 +392,20 @@ TEST(Predict, TokensAreToldAsAWholeRunBesideItsSteps) {
 }
 
 TEST(Predict, AWholeRunTakesPricesThatAreGivenOrImported) {
-  const Flags goal{"--strategy", "fsdp2", "--gpus", "64", "--tokens", "1e12"};
-  const auto usd_an_hour = [&](const Flags& prices) {
-    Flags flags = small(goal);
-    flags.insert(flags.end(), prices.begin(), prices.end());
+  const Words goal{"--strategy", "fsdp2", "--gpus", "64", "--tokens", "1e12"};
+  const auto usd_an_hour = [&](const Words& prices) {
+    Words flags = joined(small(goal), prices);
     const json document = predicted(flags);
     const json& run = document.at("whole_run");
     return run.at("cost_usd").get<double>() / run.at("gpu_hours").get<double>();
   };
-  const std::string path = (testing::temp_folder() / "prices.json").string();
+  const std::string path = temp_path("prices.json");
   std::ofstream(path) << R"({"schema": "shardwright.prices/1.0", "date": "2026-11-22", "gpus": )"
                          R"({"h100-80g": {"on-demand": {"usd_per_gpu_hour": 2.5}}}})";
   EXPECT_NEAR(usd_an_hour({"--prices", path}), 2.5, 1e-9);
   EXPECT_NEAR(usd_an_hour({"--prices", path, "--price", "dgx-h100=2"}), 2, 1e-9);
   EXPECT_NEAR(usd_an_hour({"--price", "h100-80g=3", "--price", "p5=7"}), 3, 1e-9);
-  const auto refused = [&](const Flags& flags) { return predict(small(flags)); };
+  const auto refused = [&](const Words& flags) { return predict(small(flags)); };
   EXPECT_EQ(refused({"--price", "h100-80g=3"}).exit_code, 2);
   EXPECT_THAT(refused({"--price", "h100-80g=3"}).err, HasSubstr("--tokens is missing"));
   EXPECT_EQ(refused({"--tokens", "1e12", "--price", "h1000=3"}).exit_code, 3);
@@ -457,9 +418,7 @@ TEST(Predict, NamesTheSoftwareAndWhatItWasCheckedOn) {
 
 TEST(PlanFlags, HaveSensibleDefaults) {
   const json plan = plan_of(small());
-  EXPECT_EQ(plan.at("strategy"), "yafsdp");
-  EXPECT_EQ(plan.at("gpus"), 8);
-  EXPECT_EQ(plan.at("seq_len"), 4096);
+  expect_has(plan, R"({"strategy": "yafsdp", "gpus": 8, "seq_len": 4096})"_json);
   EXPECT_EQ(plan.at("stack"), "torch-compile");  // whose steps on GPUs others have published
   EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "host"}).at("stack"), "native");
   EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "host", "--gpus", "4", "--tp", "2", "--pp",
@@ -472,39 +431,18 @@ TEST(PlanFlags, HaveSensibleDefaults) {
 }
 
 TEST(PlanFlags, SetEveryKnob) {
-  const json plan = plan_of(small({"--gpus",         "32",
-                                   "--seq-len",      "4096",
-                                   "--micro-batch",  "2",
-                                   "--grad-accum",   "3",
-                                   "--strategy",     "hsdp",
-                                   "--shard-group",  "16",
-                                   "--ckpt-layers",  "all",
-                                   "--recompute",    "swiglu,norm",
-                                   "--param-dtype",  "fp32",
-                                   "--reduce-dtype", "bf16",
-                                   "--moment-dtype", "bf16",
-                                   "--buffers",      "3",
-                                   "--prefetch",     "2",
-                                   "--attention",    "eager",
-                                   "--stack",        "torch-compile"}));
-  EXPECT_EQ(plan, (json{{"strategy", "hsdp"},
-                        {"gpus", 32},
-                        {"shard_group", 16},
-                        {"seq_len", 4096},
-                        {"micro_batch", 2},
-                        {"grad_accum", 3},
-                        {"ckpt_layers", 32},
-                        {"ckpt_stride", 1},
-                        {"recompute", "norm,swiglu"},
-                        {"param_dtype", "fp32"},
-                        {"reduce_dtype", "bf16"},
-                        {"master_dtype", "fp32"},
-                        {"moment_dtype", "bf16"},
-                        {"buffers", 3},
-                        {"prefetch", 2},
-                        {"attention", "eager"},
-                        {"offload", "none"},
-                        {"stack", "torch-compile"}}));
+  const json plan = plan_of(small({
+      "--gpus",         "32",   "--seq-len",      "4096",        "--micro-batch", "2",
+      "--grad-accum",   "3",    "--strategy",     "hsdp",        "--shard-group", "16",
+      "--ckpt-layers",  "all",  "--recompute",    "swiglu,norm", "--param-dtype", "fp32",
+      "--reduce-dtype", "bf16", "--moment-dtype", "bf16",        "--buffers",     "3",
+      "--prefetch",     "2",    "--attention",    "eager",       "--stack",       "torch-compile",
+  }));
+  EXPECT_EQ(plan, R"({"strategy": "hsdp", "gpus": 32, "shard_group": 16,
+      "seq_len": 4096, "micro_batch": 2, "grad_accum": 3, "ckpt_layers": 32,
+      "ckpt_stride": 1, "recompute": "norm,swiglu", "param_dtype": "fp32",
+      "reduce_dtype": "bf16", "master_dtype": "fp32", "moment_dtype": "bf16", "buffers": 3,
+      "prefetch": 2, "attention": "eager", "offload": "none", "stack": "torch-compile"})"_json);
 }
 
 TEST(PlanFlags, UnderstandCheckpointing) {
@@ -529,21 +467,16 @@ TEST(PlanFlags, StartFromAPlanFileAndChangeWhatIsGiven) {
   write_plan(path, document);
 
   const json as_is = predicted({"--plan", path});
-  EXPECT_EQ(as_is.at("inputs").at("model"), "llama-2-13b");
-  EXPECT_EQ(as_is.at("inputs").at("cluster"), "dgx-a100-80g");
-  EXPECT_EQ(as_is.at("inputs").at("plan").at("strategy"), "fsdp2");
-  EXPECT_EQ(as_is.at("inputs").at("plan").at("ckpt_layers"), 10);
+  expect_has(as_is.at("inputs"), R"({"model": "llama-2-13b", "cluster": "dgx-a100-80g",
+        "plan": {"strategy": "fsdp2", "ckpt_layers": 10}})"_json);
 
   const json changed = predicted({"--plan", path, "--model", "llama-2-7b", "--micro-batch", "1",
                                   "--recompute", "selective-op", "--stack", "native"});
   EXPECT_EQ(changed.at("inputs").at("model"), "llama-2-7b");
   EXPECT_EQ(changed.at("inputs").at("cluster"), "dgx-a100-80g");
   const json& plan = changed.at("inputs").at("plan");
-  EXPECT_EQ(plan.at("gpus"), 16);
-  EXPECT_EQ(plan.at("micro_batch"), 1);
-  EXPECT_EQ(plan.at("recompute"), "selective-op");
-  EXPECT_EQ(plan.at("ckpt_layers"), 10);
-  EXPECT_EQ(plan.at("stack"), "native");
+  expect_has(plan, R"({"gpus": 16, "micro_batch": 1, "recompute": "selective-op",
+        "ckpt_layers": 10, "stack": "native"})"_json);
 }
 
 TEST(PlanFlags, RefuseMoreAheadThanBuffersHold) {
@@ -557,17 +490,16 @@ TEST(PlanFlags, ReadNumbersAsPeopleWriteThem) {
 }
 
 TEST(Predict, RequireFitEndsWithItsOwnCode) {
-  const std::vector<std::string> large{"--model", "llama-3-70b", "--cluster",  "dgx-h100",
-                                       "--gpus",  "8",           "--strategy", "ddp"};
+  const Words large{"--model", "llama-3-70b", "--cluster",  "dgx-h100",
+                    "--gpus",  "8",           "--strategy", "ddp"};
   EXPECT_EQ(predict(large).exit_code, 0);
-  std::vector<std::string> strict = large;
-  strict.emplace_back("--require-fit");
+  Words strict = joined(large, {"--require-fit"});
   EXPECT_EQ(predict(strict).exit_code, 4);
   EXPECT_EQ(predict(small({"--require-fit"})).exit_code, 0);
 }
 
 TEST(Predict, NotesWhatTheConfigurationSaysAndTheAnswerDoesNotContain) {
-  const std::vector<std::string> gpt{"--model", "gpt2", "--cluster", "dgx-h100"};
+  const Words gpt{"--model", "gpt2", "--cluster", "dgx-h100"};
   EXPECT_NE(predict(gpt).err.find("dropout is not modelled"), std::string::npos);
   EXPECT_EQ(predict(small({})).err, "");
 }

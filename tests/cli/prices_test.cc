@@ -1,42 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "cli/prices/catalog.h"
 #include "profiles/prices/price.h"
 #include "sim/core/base/csv.h"
-#include "sim/core/base/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
 using profiles::PriceKind;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-using testing::written;
 
 const std::string kCatalog = std::string(SHARDWRIGHT_TEST_DATA) + "/skypilot";
 
 const Catalog& tables() {
   static const Catalog catalog = [] {
     const CatalogNames names = CatalogNames::load();
-    std::vector<std::string> paths;
+    Words paths;
     for (const char* cloud : {"aws", "gcp", "jarvislabs", "lambda", "mithril", "nebius", "oci",
                               "runpod", "shadeform", "slurm", "spheron", "vast", "verda", "yotta"})
       paths.push_back(kCatalog + "/" + cloud);
@@ -134,28 +113,24 @@ TEST(Prices, CountsNoRegionTwiceAndNoCommitment) {
   }
 }
 
-ProgramResult import(const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "prices", "import"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments, {"LC_ALL=C"});
+ProgramResult import(const Words& flags) {
+  return run_program(joined({SHARDWRIGHT_BINARY, "prices", "import"}, flags), {"LC_ALL=C"});
 }
 
 TEST(Prices, WhatImportWritesIsWhatSizeCharges) {
-  const std::string out = (testing::temp_folder() / "prices.json").string();
-  const ProgramResult imported =
-      import({"--skypilot", kCatalog, "--date", "2026-11-01", "--out", out});
-  ASSERT_EQ(imported.exit_code, 0) << imported.err;
-  EXPECT_THAT(imported.out, HasSubstr("p5"));
+  const std::string out = temp_path("prices.json");
+  expect_says(output_of(import({"--skypilot", kCatalog, "--date", "2026-11-01", "--out", out})),
+              {"p5"});
   std::ifstream file(out);
   const json prices = json::parse(file);
   const double usd = prices.at("clusters").at("p5").at("spot").at("usd_per_gpu_hour");
-  const auto sized = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{
-        SHARDWRIGHT_BINARY, "size",         "--model",       "llama-3-8b", "--tokens",  "1e12",
-        "--clusters",       "p5",           "--gpus",        "64",         "--seq-len", "4096",
-        "--strategy",       "fsdp2",        "--micro-batch", "1",          "--prices",  out,
-        "--json",           "--price-kind", "spot"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
+  const auto sized = [&](const Words& more) {
+    Words arguments = joined(
+        {SHARDWRIGHT_BINARY, "size",         "--model",       "llama-3-8b", "--tokens",  "1e12",
+         "--clusters",       "p5",           "--gpus",        "64",         "--seq-len", "4096",
+         "--strategy",       "fsdp2",        "--micro-batch", "1",          "--prices",  out,
+         "--json",           "--price-kind", "spot"},
+        more);
     const ProgramResult result = run_program(arguments, {"LC_ALL=C"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return json::parse(result.out);
@@ -174,7 +149,7 @@ TEST(Prices, WhatImportWritesIsWhatSizeCharges) {
 TEST(Prices, BadInputIsOneSentence) {
   expect_error(import({}), 2, "--skypilot is missing");
   expect_error(import({"--skypilot", "nowhere/vms.csv"}), 3, "nowhere/vms.csv");
-  expect_error(import({"--skypilot", testing::temp_folder().string() + "/empty-of-tables"}), 3,
+  expect_error(import({"--skypilot", temp_folder().string() + "/empty-of-tables"}), 3,
                "empty-of-tables");
   const std::string head = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n";
   expect_error(import({"--skypilot", written("a/vms.csv", head + "x,H100,8,cheap,,r\n")}), 3,
@@ -191,12 +166,7 @@ TEST(Prices, BadInputIsOneSentence) {
 
 TEST(Prices, AFileOfPricesNamesWhatIsWrong) {
   const auto message = [](const std::string& text) {
-    try {
-      profiles::load_price_file(written("file.json", text));
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing");
+    return refusal_of([&] { profiles::load_price_file(written("file.json", text)); });
   };
   EXPECT_THAT(message("{}"), HasSubstr("schema"));
   const std::string head = R"({"schema":"shardwright.prices/1.0","clusters":{"p5":{"spot":)";

@@ -1,39 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/program.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <functional>
 #include <new>
-#include <sstream>
 #include <stdexcept>
 #include <system_error>
 
 #include "cli/build_info.h"
 #include "cli/text.h"
 #include "cli/verbs/verbs.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-
-ProgramResult shardwright_run(std::vector<std::string> arguments,
-                              const std::vector<std::string>& environment = {},
+ProgramResult shardwright_run(Words arguments, const Words& environment = {},
                               const std::string& stdout_path = {}) {
   arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
   return run_program(arguments, environment, stdout_path);
 }
 
 // Wrong usage: exit code 2, nothing on stdout, one sentence on stderr.
-void expect_usage_error(const std::vector<std::string>& arguments, const std::string& sentence) {
+void expect_usage_error(const Words& arguments, const std::string& sentence) {
   const ProgramResult result = shardwright_run(arguments);
   EXPECT_EQ(result.exit_code, 2) << sentence;
   EXPECT_EQ(result.out, "");
@@ -82,16 +70,15 @@ TEST(Program, NoControlCharacterOfAnErrorReachesTheTerminal) {
 
 TEST(Program, PathsThatNoFileSystemTakesAreBadInput) {
   const std::string path = "/" + std::string(5000, 'x');
-  for (std::vector<std::string> words :
-       {std::vector<std::string>{"predict", "--model", path, "--cluster", "dgx-h100"},
-        {"predict", "--model", "llama-3-8b", "--cluster", path + ".json"},
-        {"run", "--model", "llama-3-8b", "--data", path, "--device", "host"},
-        {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--weights", path, "--device",
-         "host"},
-        {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--resume", path, "--device",
-         "host"}}) {
+  for (Words words : {Words{"predict", "--model", path, "--cluster", "dgx-h100"},
+                      {"predict", "--model", "llama-3-8b", "--cluster", path + ".json"},
+                      {"run", "--model", "llama-3-8b", "--data", path, "--device", "host"},
+                      {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--weights", path,
+                       "--device", "host"},
+                      {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--resume", path,
+                       "--device", "host"}}) {
     if (words[0] == "run") {
-      words.insert(words.end(), {"--out", (testing::temp_folder() / "run").string()});
+      words.insert(words.end(), {"--out", temp_path("run")});
     }
     const ProgramResult result = shardwright_run(words);
     EXPECT_EQ(result.exit_code, 3) << words[0] << result.err.substr(0, 200);
@@ -123,8 +110,8 @@ TEST(Program, HelpIsAWordAsWell) {
 }
 
 // The help of the program and of every verb.
-std::vector<std::string> help_texts() {
-  std::vector<std::string> texts{shardwright_run({"--help"}).out};
+Words help_texts() {
+  Words texts{shardwright_run({"--help"}).out};
   for (const std::unique_ptr<Verb>& verb : not_empty(make_verbs())) {
     const ProgramResult result = shardwright_run({verb->name(), "--help"});
     EXPECT_EQ(result.exit_code, 0) << verb->name();
@@ -144,10 +131,8 @@ TEST(Program, VersionNamesWhatItWasBuiltWith) {
   const ProgramResult result = shardwright_run({"--version"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, ::testing::StartsWith("shardwright 0."));
-  for (const char* name :
-       {"fmt ", "nlohmann-json ", "CLI11 ", "Boost ", "Eigen ", "CUDA toolkit ", "NCCL "}) {
-    EXPECT_THAT(result.out, HasSubstr(name));
-  }
+  expect_says(result.out,
+              {"fmt ", "nlohmann-json ", "CLI11 ", "Boost ", "Eigen ", "CUDA toolkit ", "NCCL "});
 }
 
 TEST(Program, TheVersionOfAStandardIsNoVersionOfALibrary) {
@@ -166,9 +151,7 @@ TEST(Program, ColorsObeyTheFlagThenNoColor) {
 }
 
 TEST(Program, AFullDiskIsNotSuccess) {
-  const ProgramResult result = shardwright_run({"doctor"}, {}, "/dev/full");
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("standard output"));
+  expect_end(shardwright_run({"doctor"}, {}, "/dev/full"), 1, {"standard output"});
 }
 
 class FakeVerb : public Verb {

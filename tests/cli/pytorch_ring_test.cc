@@ -2,30 +2,15 @@
 // As a user of PyTorch meets it: traces of an FSDP2 job, then calibrate, then predict of what the
 // job would do under YaFSDP. The traces are written from a simulated truth that is unlike what
 // ships, so that the answer is known.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
-
-#include "profiles/data_file.h"
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
+#include "tests/cli/program.h"
 #include "tests/support/kineto_from_step.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
 
 const std::vector<std::string> kTruth = {"stack.host.forward_launch_s=1.1e-5",
                                          "stack.norm.forward_efficiency=0.7",

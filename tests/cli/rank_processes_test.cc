@@ -3,22 +3,17 @@
 // ends, and that nobody outlives the others.
 #include "cli/run/rank_processes.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
 using shardwright::testing::TempFolder;
-using ::testing::HasSubstr;
 
 std::vector<std::string> script(const std::string& text) {
   return {"/bin/sh", "-c", text};

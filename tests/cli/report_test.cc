@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "cli/render/text/quantity.h"
-#include "profiles/data_file.h"
 #include "profiles/profile.h"
-#include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
 #include "sim/pipeline/step_program.h"
 #include "sim/predict.h"
 #include "sim/trace/trace_comparison.h"
+#include "tests/cli/program.h"
 #include "tests/support/answer_page.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/shardwright.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
 using ::shardwright::testing::answer_in;
-using testing::get;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::shardwright;
-using testing::temp_path;
-using Words = std::vector<std::string>;
 
 std::size_t count(const std::string& text, const std::string& words) {
   std::size_t found = 0;
@@ -118,7 +99,7 @@ TEST(Report, ATableOfNumbersIsThereWithoutScripts) {
 
 TEST(Report, NoNameEndsTheScriptThatHoldsIt) {
   const std::string name = "</script><script>alert('1')<!-- &\"x\n\x01 \xff\u2028";
-  const fs::path hostile = testing::temp_folder() / name;
+  const fs::path hostile = temp_folder() / name;
   fs::create_directories(hostile);
   fs::copy_file(profiles::data_dir() / "models" / "gpt2.json", hostile / "config.json");
   const std::string text = report({"--model", hostile.string(), "--cluster", "dgx-h100", "--gpus",
@@ -135,37 +116,13 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
     "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
     "num_key_value_heads": 1, "vocab_size": 256, "max_position_embeddings": 64,
     "architectures": ["LlamaForCausalLM"]})";
-  const ProgramResult ran = shardwright({"run",
-                                         "--model",
-                                         temp_path("model.json"),
-                                         "--data",
-                                         "synthetic",
-                                         "--ranks",
-                                         "2",
-                                         "--steps",
-                                         "2",
-                                         "--seq-len",
-                                         "16",
-                                         "--strategy",
-                                         "yafsdp",
-                                         "--ckpt-layers",
-                                         "2",
-                                         "--device",
-                                         "host",
-                                         "--trace",
-                                         temp_path("measured.json"),
-                                         "--out",
-                                         temp_path("run")});
-  ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  const Words plan = {"--model",       temp_path("model.json"),
-                      "--cluster",     "dgx-h100",
-                      "--gpus",        "2",
-                      "--seq-len",     "16",
-                      "--strategy",    "yafsdp",
-                      "--ckpt-layers", "2",
-                      "--param-dtype", "fp32"};
-  Words measured = plan;
-  measured.insert(measured.end(), {"--measured", temp_path("measured.json")});
+  const Words job = {"--model", temp_path("model.json"), "--seq-len", "16", "--strategy",
+                     "yafsdp",  "--ckpt-layers",         "2"};
+  output_of(shardwright(joined(
+      {"run", "--device", "host", "--data", "synthetic"}, job, {"--ranks", "2", "--steps", "2"},
+      {"--trace", temp_path("measured.json"), "--out", temp_path("run")})));
+  const Words plan = joined(job, {"--cluster", "dgx-h100", "--gpus", "2", "--param-dtype", "fp32"});
+  Words measured = joined(plan, {"--measured", temp_path("measured.json")});
   const nlohmann::json page = answer_in(report(measured, "measured.html"));
   EXPECT_FALSE(page.at("measured").at("lanes").empty());
   EXPECT_EQ(page.at("timelines").size(), 1U);
@@ -187,10 +144,9 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
 
   // A measured trace against itself, all its ranks or one of them, differs in nothing.
   for (const Words& ranks : {Words{}, Words{"--rank", "1"}}) {
-    Words compare = {
-        "compare", temp_path("measured.json"), temp_path("measured.json"), "--json", "--top",
-        "9999"};
-    compare.insert(compare.end(), ranks.begin(), ranks.end());
+    Words compare = joined({"compare", temp_path("measured.json"), temp_path("measured.json"),
+                            "--json", "--top", "9999"},
+                           ranks);
     const ProgramResult same = shardwright(compare);
     ASSERT_EQ(same.exit_code, 0) << same.err;
     const auto document = nlohmann::json::parse(same.out);
@@ -202,32 +158,27 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
       for (const auto& entry : document.at(part)) EXPECT_EQ(entry.at("difference_s"), 0) << entry;
     }
   }
-  const ProgramResult none = shardwright(
-      {"compare", temp_path("measured.json"), temp_path("measured.json"), "--rank", "7"});
-  EXPECT_EQ(none.exit_code, 3);
-  EXPECT_THAT(none.err, HasSubstr("has no rank 7"));
+  expect_end(shardwright({"compare", temp_path("measured.json"), temp_path("measured.json"),
+                          "--rank", "7"}),
+             3, {"has no rank 7"});
 
   // Of another model: refused, whether traced or tuned.
   const auto refused = [](Words arguments, const std::string& words) {
     arguments.insert(arguments.begin(), "report");
     arguments.insert(arguments.end(), {"--out", temp_path("no.html")});
-    const ProgramResult result = shardwright(arguments);
-    EXPECT_EQ(result.exit_code, 3);
-    EXPECT_THAT(result.err, HasSubstr(words));
+    expect_end(shardwright(arguments), 3, {words});
     EXPECT_FALSE(fs::exists(temp_path("no.html")));
   };
   const Words gpt2 = {"--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "2"};
   for (const char* flag : {"--measured", "--trace"}) {
-    Words other = gpt2;
-    other.insert(other.end(), {flag, temp_path("measured.json")});
+    Words other = joined(gpt2, {flag, temp_path("measured.json")});
     refused(other, "expected a trace of the same model");
   }
   const ProgramResult tuned = shardwright({"tune", "--model", "gpt2", "--cluster", "dgx-h100",
                                            "--gpus", "2", "--seq-len", "128", "--json"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
   std::ofstream(temp_path("gpt2.json")) << tuned.out;
-  Words other = plan;
-  other.insert(other.end(), {"--tuning", temp_path("gpt2.json")});
+  Words other = joined(plan, {"--tuning", temp_path("gpt2.json")});
   refused(other, "expected a tuning of the same model");
 }
 
@@ -249,11 +200,7 @@ TEST(Report, RefusesInOneSentence) {
   std::ofstream(temp_path("other.json")) << R"({"schema": "shardwright.sizing/1.0"})";
   const Words job = {"report", "--model",           "gpt2", "--cluster", "dgx-h100",
                      "--out",  temp_path("no.html")};
-  const auto with = [&](const Words& more) {
-    Words arguments = job;
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  };
+  const auto with = [&](const Words& more) { return joined(job, more); };
   expect({"report", "--out", temp_path("no.html")}, 2, "--model is missing");
   expect({"report", "--model", "gpt2", "--cluster", "dgx-h100"}, 2, "--out is required");
   expect(with({"--tuning", temp_path("other.json")}), 3, "shardwright.tuning");

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks train one job or none, and a run goes on with the job of its checkpoint.
-#include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
 
 #include "tests/cli/run_fixture.h"
 
@@ -10,9 +7,6 @@ namespace shardwright::cli {
 namespace {
 
 using namespace testing;
-using nlohmann::json;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RunAgreementTest : public RunFixture {
  protected:
@@ -119,12 +113,8 @@ TEST_F(RunAgreementTest, ACheckpointIsGoneOnFromWithItsOwnModelAndDataAlone) {
   EXPECT_THAT(data.err, HasSubstr("made with other training data: crc32 of the data was "));
 
   const ProgramResult moved =
-      resumed({"--model",
-               model_with("same.json", {{"_note", "x"},
-                                        {"torch_dtype", "float32"},
-                                        {"rope_theta", 10000},
-                                        {"attention_dropout", 0},
-                                        {"initializer_range", 0.1}}),
+      resumed({"--model", model_with("same.json", R"({"_note": "x", "torch_dtype": "float32",
+                   "rope_theta": 10000, "attention_dropout": 0, "initializer_range": 0.1})"_json),
                "--data", put("copy.txt", get(folder_ / "text.txt")).string(), "--ranks", "1",
                "--grad-accum", "2", "--skip-above", "100", "--keep", "3"});
   EXPECT_EQ(moved.exit_code, 0) << moved.err;

@@ -1,23 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `shardwright run --clock virtual`: times of a cluster on a few cores, and bits that no clock
 // changes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <string>
 
 #include "tests/cli/run_fixture.h"
-#include "tests/support/files.h"
 
 namespace shardwright::cli {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::Words;
 
 class RunClocks : public testing::RunFixture {
  protected:
@@ -26,15 +14,11 @@ class RunClocks : public testing::RunFixture {
     put_model(4, 4, 4);
   }
   static const Words kLayout;
-  static Words with(Words words, const Words& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
 };
 const Words RunClocks::kLayout = {"--ranks", "8", "--tp", "2", "--pp", "2", "--grad-accum", "4"};
 
 TEST_F(RunClocks, LeaveBitsAsTheyAre) {
-  const ProgramResult timed = run(small("virtual", with(kLayout, {"--clock", "virtual"})));
+  const ProgramResult timed = run(small("virtual", joined(kLayout, {"--clock", "virtual"})));
   ASSERT_EQ(timed.exit_code, 0) << timed.err;
   EXPECT_THAT(timed.out + timed.err, HasSubstr("predicted for cpu-cores (virtual clocks)"));
   ASSERT_EQ(run(small("wall", kLayout)).exit_code, 0);
@@ -44,11 +28,9 @@ TEST_F(RunClocks, LeaveBitsAsTheyAre) {
 // The same arithmetic, farther apart.
 TEST_F(RunClocks, TakeWhatTheNetworkTakes) {
   const auto step_s = [&](const std::string& network) {
-    const ProgramResult result = run(small(
-        network,
-        with(kLayout, {"--clock", "virtual", "--network", network, "--save", "none", "--json"})));
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    const auto answer = nlohmann::json::parse(result.out);
+    const json answer =
+        document_of(run(small(network, joined(kLayout, {"--clock", "virtual", "--network", network,
+                                                        "--save", "none", "--json"}))));
     EXPECT_EQ(answer.at("predicted_for"), network + " (virtual clocks)");
     EXPECT_GT(answer.at("predicted_step_time_s"), 0);
     return answer.at("predicted_step_time_s").get<double>();
@@ -58,7 +40,7 @@ TEST_F(RunClocks, TakeWhatTheNetworkTakes) {
 
 TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
   const std::string trace = at("trace.json"), predicted = at("predicted.json");
-  ASSERT_EQ(run(small("out", with(kLayout, {"--clock", "virtual", "--trace", trace}))).exit_code,
+  ASSERT_EQ(run(small("out", joined(kLayout, {"--clock", "virtual", "--trace", trace}))).exit_code,
             0);
   ASSERT_EQ(
       run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json"), "--trace", predicted})
@@ -70,7 +52,7 @@ TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
   const auto answer = nlohmann::json::parse(compared.out);
   EXPECT_EQ(answer.at("plan_differences").size(), 0u);
   // Steps of a trace follow one another; none is as long as all of them.
-  const auto traced = nlohmann::json::parse(testing::get(trace)).at("otherData");
+  const auto traced = nlohmann::json::parse(get(trace)).at("otherData");
   EXPECT_EQ(traced.at("streams"), "virtual");
   const double measured_s = answer.at("step_time_s").at("measured");
   double longest_s = 0;
@@ -80,12 +62,6 @@ TEST_F(RunClocks, TheirTraceIsComparedWithItsPrediction) {
 }
 
 TEST_F(RunClocks, WrongSettingsAreRefusedInOneSentence) {
-  const auto refusal = [&](const Words& more, int code) {
-    const ProgramResult result = run(small("out", more));
-    EXPECT_EQ(result.exit_code, code) << result.err;
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    return result.err;
-  };
   EXPECT_THAT(refusal({"--clock", "sun"}, 3),
               AllOf(HasSubstr("--clock is 'sun'"), HasSubstr("wall, virtual")));
   EXPECT_THAT(refusal({"--network", "dgx-h100"}, 3), HasSubstr("none without --clock virtual"));

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards how `shardwright run` ends and goes on: killed, told to stop, unread, unable to write,
 // beside another one.
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <sstream>
 
 #include "kernels/random.h"
 #include "tests/cli/run_fixture.h"
@@ -17,8 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace testing;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RunEndsTest : public RunFixture {
  protected:
@@ -111,9 +104,7 @@ TEST_F(RunEndsTest, GoesOnWhenNobodyReadsItsLinesAnyMore) {
 TEST_F(RunEndsTest, TriesItsOutputsBeforeTheFirstStep) {
   for (const Words& wrong :
        {Words{"--trace", "/nowhere/at/all/t.json"}, Words{"--trace", at("text.txt") + "/t.json"}}) {
-    const ProgramResult refused = run(small("out", wrong));
-    EXPECT_EQ(refused.exit_code, 3) << refused.err;
-    EXPECT_THAT(refused.err, HasSubstr(wrong[1]));
+    expect_end(run(small("out", wrong)), 3, {wrong[1]});
     EXPECT_FALSE(fs::exists(folder_ / "out" / "metrics.jsonl"));
   }
 }
@@ -125,9 +116,7 @@ TEST_F(RunEndsTest, FollowsNoLinkOfAnotherUserOutOfItsFolder) {
   const fs::path link = folder_ / "out" / "checkpoints";
   fs::create_directory_symlink(folder_ / "elsewhere", link);
   ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
-  const ProgramResult refused = run(small("out", {"--save-every", "1"}));
-  EXPECT_EQ(refused.exit_code, 3) << refused.out;
-  EXPECT_THAT(refused.err, HasSubstr("checkpoints: is a link"));
+  expect_end(run(small("out", {"--save-every", "1"})), 3, {"checkpoints: is a link"});
   EXPECT_TRUE(fs::exists(folder_ / "elsewhere" / ".writing-of-a-friend"));
 }
 
@@ -183,9 +172,7 @@ TEST_F(RunEndsTest, LeavesNoLitterOfKilledRuns) {
 }
 
 TEST_F(RunEndsTest, ATraceThatCannotBeWrittenDoesNotCostTheModel) {
-  const ProgramResult result = run(small("out", {"--trace", "/dev/full"}));
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("/dev/full: cannot"));
+  expect_end(run(small("out", {"--trace", "/dev/full"})), 1, {"/dev/full: cannot"});
   EXPECT_FALSE(model_of("out").empty());
 }
 
@@ -209,10 +196,7 @@ TEST_F(RunEndsTest, OneProcessWritesIntoAFolder) {
 TEST_F(RunEndsTest, OverwritesAFinishedRunOnlyWhenToldTo) {
   ASSERT_EQ(run(small("out")).exit_code, 0);
   const std::string model = model_of("out");
-  const ProgramResult refused = run(small("out", {"--seed", "7"}));
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr("a finished run is there"));
-  EXPECT_THAT(refused.err, HasSubstr("--overwrite yes"));
+  expect_end(run(small("out", {"--seed", "7"})), 3, {"a finished run is there", "--overwrite yes"});
   EXPECT_EQ(model_of("out"), model);
   ASSERT_EQ(run(small("out", {"--seed", "7", "--overwrite", "yes"})).exit_code, 0);
   EXPECT_NE(model_of("out"), model);
@@ -224,14 +208,10 @@ TEST_F(RunEndsTest, ADamagedCheckpointIsRefusedOrPassedOver) {
   const fs::path newest = folder_ / "out" / "checkpoints" / "step-000008";
   const fs::path file = newest / "rank-00001-of-00002.safetensors";
   fs::resize_file(file, fs::file_size(file) - 7);
-  const ProgramResult refused = run(small("out", {"--resume", newest.string()}));
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr("rank-00001-of-00002.safetensors"));
-  EXPECT_THAT(refused.err, HasSubstr("cut short"));
-  const ProgramResult earlier = run(small("out", {"--resume", "auto"}));
-  ASSERT_EQ(earlier.exit_code, 0) << earlier.err;
-  EXPECT_THAT(earlier.err, HasSubstr("the one before it is tried"));
-  EXPECT_THAT(earlier.err, HasSubstr("step-000004"));
+  expect_end(run(small("out", {"--resume", newest.string()})), 3,
+             {"rank-00001-of-00002.safetensors", "cut short"});
+  expect_end(run(small("out", {"--resume", "auto"})), 0,
+             {"the one before it is tried", "step-000004"});
   EXPECT_EQ(model_of("out"), whole);
 }
 

@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards which files `shardwright run` reads and writes on demand.
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <string>
-#include <vector>
 
 #include "cli/machine/machine.h"
 #include "tests/cli/run_fixture.h"
@@ -16,7 +9,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace testing;
-using ::testing::HasSubstr;
 
 using RunFiles = RunFixture;
 
@@ -50,9 +42,7 @@ TEST_F(RunFiles, EventFilesFollowNoLink) {
   fs::create_directories(folder_ / "out");
   fs::create_directories(folder_ / "elsewhere");
   fs::create_directory_symlink(folder_ / "elsewhere", folder_ / "out" / "tensorboard");
-  const ProgramResult result = run(small("out", {"--tensorboard", "on"}));
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr(at("out/tensorboard")));
+  expect_end(run(small("out", {"--tensorboard", "on"})), 3, {at("out/tensorboard")});
   EXPECT_TRUE(fs::is_empty(folder_ / "elsewhere"));
 }
 
@@ -68,9 +58,7 @@ class RunTexts : public RunFixture {
     put("it's.txt", get(folder_ / "text.txt"));
   }
   Words of_text(const Words& more = {}, const char* data = "it's.txt") const {
-    Words words = small("out", {"--data", at(data), "--overwrite", "yes"});
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined(small("out", {"--data", at(data), "--overwrite", "yes"}), more);
   }
   /// A Python whose converter applies bytes and says they are of the tokenizer that it is told.
   fs::path converting_python(const fs::path& python) const {
@@ -102,9 +90,7 @@ TEST_F(RunTexts, AreRefusedWithTheCommandThatMakesTokens) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
   fs::remove(folder_ / "tokenizer.json");
   EXPECT_THAT(run(of_text()).err, HasSubstr("no tokenizer is beside it"));
-  const ProgramResult wrong = run(of_text({"--tokenizer", at("none")}));
-  EXPECT_EQ(wrong.exit_code, 3);
-  EXPECT_THAT(wrong.err, HasSubstr("--tokenizer is"));
+  expect_end(run(of_text({"--tokenizer", at("none")})), 3, {"--tokenizer is"});
   const ProgramResult bytes = run(of_text({"--tokenizer", "bytes"}));
   EXPECT_EQ(bytes.exit_code, 0) << bytes.err;
   EXPECT_THAT(get(folder_ / "out" / "run.ini"), HasSubstr("tokenizer = bytes  # flag"));
@@ -124,9 +110,7 @@ TEST_F(RunTexts, TokensAreOfTheModelsTokenizer) {
   for (const char* file : {"tokenizer.json", "added_tokens.json"})
     fs::copy(folder_ / file, folder_ / "first" / file);
   put("added_tokens.json", "{}");
-  const ProgramResult refused = trained({});
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr(at("a.tok") + ": its tokens are of another tokenizer"));
+  expect_end(trained({}), 3, {at("a.tok") + ": its tokens are of another tokenizer"});
   EXPECT_EQ(trained({"--tokenizer", "bytes"}).exit_code, 3);
   EXPECT_EQ(trained({"--tokenizer", at("first")}).exit_code, 0);
 }
@@ -161,9 +145,7 @@ TEST_F(RunTexts, BecomeTokensOnceWhereAPythonIsNamed) {
   const Words environment{"SHARDWRIGHT_PYTHON=" + script.string(), "XDG_CACHE_HOME=" + at("cache")};
   const auto began = [&] { return get(folder_ / "began").size() / 6; };
   for (int i = 0; i < 2; ++i) {
-    const ProgramResult result = run(of_text(), environment);
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("tokens of a vocabulary of 256"));
+    expect_end(run(of_text(), environment), 0, {"tokens of a vocabulary of 256"});
     EXPECT_EQ(began(), 1u) << "it is kept";
   }
   const std::string model = model_of("out");
@@ -176,37 +158,18 @@ TEST_F(RunTexts, BecomeTokensOnceWhereAPythonIsNamed) {
   ASSERT_EQ(run(of_text(), environment).exit_code, 0);
   EXPECT_EQ(began(), 3u) << "of another text";
   put("it's.txt", std::string(9000, '\xff'));
-  const ProgramResult failed = run(of_text(), environment);
-  EXPECT_EQ(failed.exit_code, 3);
-  EXPECT_THAT(failed.err, HasSubstr("no UTF-8 at byte 0"));
+  expect_end(run(of_text(), environment), 3, {"no UTF-8 at byte 0"});
 }
 
 TEST_F(RunFiles, TokensAndEpochsAreSteps) {
   // A step has 2 ranks of 2 sequences of 32 tokens; 5 % of the text are held out.
   const auto steps = [&](const Words& more) {
-    Words words{SHARDWRIGHT_BINARY,
-                "run",
-                "--device",
-                "host",
-                "--model",
-                at("model.json"),
-                "--data",
-                at("text.txt"),
-                "--ranks",
-                "2",
-                "--seq-len",
-                "32",
-                "--micro-batch",
-                "2",
-                "--threads",
-                "1",
-                "--out",
-                at("out"),
-                "--overwrite",
-                "yes",
-                "--save",
-                "none"};
-    words.insert(words.end(), more.begin(), more.end());
+    const Words words =
+        joined({SHARDWRIGHT_BINARY, "run", "--device", "host", "--model", at("model.json"),
+                "--data", at("text.txt")},
+               {"--ranks", "2", "--seq-len", "32", "--micro-batch", "2", "--threads", "1"},
+               {"--out", at("out"), "--overwrite", "yes", "--save", "none"}, more);
+
     const ProgramResult result = run(words);
     if (result.exit_code != 0) return result.err;
     const std::string ini = get(folder_ / "out" / "run.ini");

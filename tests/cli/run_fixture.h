@@ -2,26 +2,13 @@
 // What tests of `shardwright run` share.
 #pragma once
 
-#include <fmt/core.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli::testing {
-
-using shardwright::testing::get;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using Words = std::vector<std::string>;
 
 /// A folder with a tiny model and a text, and runs of the program on them.
 class RunFixture : public ::testing::Test {
@@ -54,28 +41,10 @@ class RunFixture : public ::testing::Test {
 
   /// A small run into folder_/out; pairs of `more` replace or add flags.
   Words small(const std::string& out, const Words& more = {}) const {
-    Words words{SHARDWRIGHT_BINARY,
-                "run",
-                "--device",
-                "host",
-                "--model",
-                at("model.json"),
-                "--data",
-                at("text.txt"),
-                "--ranks",
-                "2",
-                "--steps",
-                "8",
-                "--seq-len",
-                "32",
-                "--micro-batch",
-                "2",
-                "--lr",
-                "1e-2",
-                "--threads",
-                "1",
-                "--out",
-                at(out)};
+    Words words = joined({SHARDWRIGHT_BINARY, "run", "--device", "host", "--ranks", "2"},
+                         {"--model", at("model.json"), "--data", at("text.txt")},
+                         {"--steps", "8", "--seq-len", "32", "--micro-batch", "2", "--lr", "1e-2"},
+                         {"--threads", "1", "--out", at(out)});
     for (std::size_t i = 0; i < more.size();) {
       const auto known = std::find(words.begin(), words.end(), more[i]);
       const bool has_value = i + 1 < more.size() && !more[i + 1].starts_with("--");
@@ -91,6 +60,13 @@ class RunFixture : public ::testing::Test {
   }
   static ProgramResult run(const Words& words, const Words& environment = {}) {
     return run_program(words, environment);
+  }
+  /// The one sentence of a small run that is refused.
+  std::string refusal(const Words& more, int code) const {
+    const ProgramResult result = run(small("out", more));
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    return result.err;
   }
   std::string model_of(const std::string& out) const {
     return get(folder_ / out / "model" / "model.safetensors");

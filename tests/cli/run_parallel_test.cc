@@ -1,24 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `shardwright run` with tensor ranks: what it says of them, what it refuses, and that a run goes
 // on with another number of them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <string>
 
 #include "tests/cli/run_fixture.h"
 #include "tests/support/answer_page.h"
 
 namespace shardwright::cli {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::Words;
 
 class RunParallel : public testing::RunFixture {
  protected:
@@ -45,8 +33,7 @@ TEST_F(RunParallel, AResumedRunKeepsTheSumsOfItsCheckpoint) {
   ASSERT_EQ(run(small("out", {"--ranks", "4", "--tp", "2", "--save-every", "4"})).exit_code, 0);
   const std::string step4 = at("out/checkpoints/step-000004");
   const auto resumed = [&](const std::string& out, const Words& more) {
-    Words all = {"--resume", step4};
-    all.insert(all.end(), more.begin(), more.end());
+    Words all = joined({"--resume", step4}, more);
     return run(small(out, all));
   };
   const ProgramResult one = resumed("one", {"--ranks", "1", "--grad-accum", "2"});
@@ -56,10 +43,9 @@ TEST_F(RunParallel, AResumedRunKeepsTheSumsOfItsCheckpoint) {
                     HasSubstr("--sum-shape gives others"), Not(HasSubstr("from here on"))));
   EXPECT_EQ(model_of("one"), model_of("whole"));
   // Leaves of two ranks are no leaves of four.
-  const ProgramResult tp4 = resumed("tp4", {"--ranks", "4", "--tp", "4", "--grad-accum", "2"});
-  EXPECT_EQ(tp4.exit_code, 0) << tp4.err;
-  EXPECT_THAT(tp4.err, HasSubstr("sums over features have 4 parts from here on, up to the "
-                                 "checkpoint they had 2"));
+  expect_end(resumed("tp4", {"--ranks", "4", "--tp", "4", "--grad-accum", "2"}), 0,
+             {"sums over features have 4 parts from here on, up to the "
+              "checkpoint they had 2"});
   const ProgramResult other =
       resumed("other", {"--ranks", "1", "--grad-accum", "2", "--sum-shape", "1"});
   EXPECT_THAT(other.err, HasSubstr("sums over features have 1 part from here on"));
@@ -67,12 +53,6 @@ TEST_F(RunParallel, AResumedRunKeepsTheSumsOfItsCheckpoint) {
 }
 
 TEST_F(RunParallel, WrongLayoutsAreRefusedInOneSentence) {
-  const auto refusal = [&](const Words& more, int code) {
-    const ProgramResult result = run(small("out", more));
-    EXPECT_EQ(result.exit_code, code) << result.err;
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    return result.err;
-  };
   EXPECT_THAT(refusal({"--ranks", "3", "--tp", "3"}, 3),
               AllOf(HasSubstr("tp is 3"), HasSubstr("4 heads, expected")));
   EXPECT_THAT(refusal({"--sp", "on"}, 3), HasSubstr("sp is on, but tp is 1, expected off"));
@@ -107,10 +87,10 @@ TEST_F(RunParallel, TracesOfPipelinesAreComparedAndCalibrated) {
   EXPECT_EQ(compared.at("only_measured"), 0);
   const std::string profile = at("profile.json");
   answer({"calibrate", "--trace", at("trace.json"), "--base", "host", "--out", profile});
-  EXPECT_THAT(testing::get(profile), HasSubstr("\"receive\""));
+  EXPECT_THAT(get(profile), HasSubstr("\"receive\""));
   answer({"report", "--measured", at("trace.json"), "--out", at("report.html")});
   const nlohmann::json drawn =
-      ::shardwright::testing::answer_in(testing::get(at("report.html"))).at("measured");
+      ::shardwright::testing::answer_in(get(at("report.html"))).at("measured");
   EXPECT_EQ(drawn.at("processes").size(), 2U);
   EXPECT_FALSE(drawn.at("layer").empty());
 }

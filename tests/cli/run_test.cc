@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards `shardwright run` as a user meets it: files, settings, what is trained and compared.
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "cli/machine/machine.h"
 #include "cli/run/settings.h"
 #include "kernels/random.h"
-#include "sim/core/base/error.h"
 #include "tests/cli/run_fixture.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/not_empty.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace testing;
-using nlohmann::json;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 using RunTest = RunFixture;
 
@@ -80,9 +68,8 @@ TEST_F(RunTest, RefusesATraceInAFolderThatIsNotThereBeforeItWrites) {
 }
 
 TEST_F(RunTest, KeepsNoCheckpointWhereOnlyTimeMatters) {
-  const ProgramResult result = run(small("out", {"--save", "none", "--save-every", "3", "--json"}));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json summary = json::parse(result.out);
+  const json summary =
+      document_of(run(small("out", {"--save", "none", "--save-every", "3", "--json"})));
   EXPECT_EQ(summary["last_step"], 8);
   EXPECT_EQ(summary["checkpoint"], nullptr);
   EXPECT_EQ(summary["model"], nullptr);
@@ -96,9 +83,7 @@ TEST_F(RunTest, TrainsWithMasterWeightsInBf16) {
   Words flags{"--param-dtype",  "bf16", "--reduce-dtype", "bf16", "--master-dtype", "bf16",
               "--moment-dtype", "bf16", "--ranks",        "1",    "--grad-accum",   "4",
               "--steps",        "12",   "--save-every",   "6",    "--json"};
-  const ProgramResult result = run(small("out", flags));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json summary = json::parse(result.out);
+  const json summary = document_of(run(small("out", flags)));
   EXPECT_EQ(summary["plan"]["master_dtype"], "bf16");
   EXPECT_EQ(summary["peak_memory_bytes"], summary["planned_memory_bytes"]);
   EXPECT_LT(summary["loss"], 5.0);  // 5.55 at the begin
@@ -148,9 +133,7 @@ TEST_F(RunTest, TrainsWithLayersInFp8) {
 }
 
 TEST_F(RunTest, BoundsWhatCollectivesTakeByANumberOrNotAtAll) {
-  const ProgramResult result = run(small("out", {"--collective-sms", "0"}));
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("--collective-sms is 0"));
+  expect_end(run(small("out", {"--collective-sms", "0"})), 3, {"--collective-sms is 0"});
   EXPECT_EQ(run(small("out", {"--collective-sms", "16", "--steps", "1"})).exit_code, 0);
 }
 
@@ -202,16 +185,13 @@ TEST_F(RunTest, ReadsPairsForFineTuning) {
   for (int i = 0; i < 60; ++i) {
     lines += fmt::format("{{\"prompt\": \"{} + 1 = \", \"response\": \"{}.\"}}\n", i, i + 1);
   }
-  const ProgramResult result =
-      run(small("out", {"--data", put("pairs.jsonl", lines).string(), "--hold-out", "0.2"}));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("48 documents of"));
+  expect_end(run(small("out", {"--data", put("pairs.jsonl", lines).string(), "--hold-out", "0.2"})),
+             0, {"48 documents of"});
 }
 
 TEST_F(RunTest, PredictsWhatPredictSaysOfItsPlan) {
   for (const Words& more : {Words{}, Words{"--cluster", "l4-pcie8"}}) {
-    Words words = more;
-    words.insert(words.end(), {"--json", "--steps", "2", "--overwrite", "yes"});
+    Words words = joined(more, {"--json", "--steps", "2", "--overwrite", "yes"});
     const ProgramResult result = run(small("out", words));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const ProgramResult predicted =
@@ -229,10 +209,10 @@ TEST_F(RunTest, SaysWhatAResumedRunDoesOtherwise) {
   const ProgramResult other =
       run(small("out", {"--resume", "auto", "--steps", "10", "--ranks", "1", "--lr", "2e-2"}));
   EXPECT_EQ(other.exit_code, 0) << other.err;
-  EXPECT_THAT(other.err, HasSubstr("a step has 2 sequences of 32 tokens from here on; up to the "
-                                   "checkpoint it had 4 of 32"));
-  EXPECT_THAT(other.err, HasSubstr("spans 10 steps; before it spanned 8"));
-  EXPECT_THAT(other.err, HasSubstr("--lr is 2e-2; in the run that is resumed it was 1e-2"));
+  expect_says(other.err, {"a step has 2 sequences of 32 tokens from here on; up to the "
+                          "checkpoint it had 4 of 32",
+                          "spans 10 steps; before it spanned 8",
+                          "--lr is 2e-2; in the run that is resumed it was 1e-2"});
   expect_error(run(small("out", {"--resume", "auto", "--seq-len", "16", "--hold-out", "0.1"})), 3,
                "made with --seq-len 32 (now 16), --hold-out 0.05 (now 0.1), which divides the data "
                "into other sequences");
@@ -262,14 +242,12 @@ TEST_F(RunTest, HonoursTheInitialDeviationAndRefusesDropout) {
   const ProgramResult dropout = run(with("dropout.json", {{"attention_dropout", 0.5}}));
   EXPECT_EQ(dropout.exit_code, 3);
   EXPECT_THAT(dropout.err, HasSubstr("attention_dropout is 0.5"));
-  std::vector<std::string> without = with("without.json", {{"attention_dropout", 0.5}});
-  without.insert(without.end(), {"--dropout", "none"});
+  Words without = joined(with("without.json", {{"attention_dropout", 0.5}}), {"--dropout", "none"});
   const ProgramResult dropped = run(without);
   EXPECT_EQ(dropped.exit_code, 0) << dropped.err;
   EXPECT_THAT(get(folder_ / "out-without.json/run.ini"), HasSubstr("dropout = none"));
-  const ProgramResult ignored = run(with("ignored.json", {{"mup_width_multiplier", 2}}));
-  EXPECT_EQ(ignored.exit_code, 0) << ignored.err;
-  EXPECT_THAT(ignored.err, HasSubstr("keys that are ignored: mup_width_multiplier"));
+  expect_end(run(with("ignored.json", {{"mup_width_multiplier", 2}})), 0,
+             {"keys that are ignored: mup_width_multiplier"});
 }
 
 TEST_F(RunTest, CopiesTheTokenizerBesideTheModel) {
@@ -309,10 +287,8 @@ TEST_F(RunTest, ReadsTokenFilesOfTheConverter) {
   ASSERT_EQ(tokens.exit_code, 0) << tokens.err;
   EXPECT_THAT(tokens.err, HasSubstr("tokens of a vocabulary of 256"));
   EXPECT_EQ(model_of("tokens"), model_of("text"));
-  const ProgramResult curve =
-      run({python.string(), scripts + "/loss_curve", at("text/metrics.jsonl")});
-  EXPECT_EQ(curve.exit_code, 0) << curve.err;
-  EXPECT_THAT(curve.out, HasSubstr("E"));
+  expect_says(output_of(run({python.string(), scripts + "/loss_curve", at("text/metrics.jsonl")})),
+              {"E"});
 }
 
 TEST_F(RunTest, EverySettingShowsItsOrigin) {
@@ -337,7 +313,7 @@ TEST_F(RunTest, EverySettingShowsItsOrigin) {
   const ProgramResult again =
       run({SHARDWRIGHT_BINARY, "run", "--config", at("again.ini"), "--show-settings"});
   const auto values = [](const std::string& ini) {
-    std::vector<std::string> lines;
+    Words lines;
     std::istringstream text(ini);
     for (std::string line; std::getline(text, line);)
       lines.push_back(line.substr(0, line.find('#')));
@@ -363,9 +339,9 @@ TEST_F(RunTest, EverySettingShowsItsOrigin) {
 TEST_F(RunTest, OtherProcessesThanTheRunFileSaysKeepTheSequencesOfAStep) {
   ASSERT_EQ(run(small("out", {"--grad-accum", "2", "--steps", "1"})).exit_code, 0);
   const auto shown = [&](int processes, const Words& more = {}) {
-    Words words{SHARDWRIGHT_BINARY, "run", "--config",       at("out/run.ini"),
-                "--communicator",   "mpi", "--show-settings"};
-    words.insert(words.end(), more.begin(), more.end());
+    Words words = joined({SHARDWRIGHT_BINARY, "run", "--config", at("out/run.ini"),
+                          "--communicator", "mpi", "--show-settings"},
+                         more);
     return run(words,
                {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=" + std::to_string(processes)});
   };
@@ -374,12 +350,8 @@ TEST_F(RunTest, OtherProcessesThanTheRunFileSaysKeepTheSequencesOfAStep) {
   ASSERT_EQ(more.exit_code, 0) << more.err;
   EXPECT_THAT(more.out, HasSubstr("\nranks = 4 "));
   EXPECT_THAT(more.out, HasSubstr("\ngrad-accum = 1 "));
-  const ProgramResult asked = shown(3, {"--grad-accum", "5"});
-  ASSERT_EQ(asked.exit_code, 0) << asked.err;
-  EXPECT_THAT(asked.out, HasSubstr("\ngrad-accum = 5 "));
-  const ProgramResult odd = shown(3);
-  EXPECT_EQ(odd.exit_code, 3);
-  EXPECT_THAT(odd.err, HasSubstr("started 3 processes, but a step has 4 micro-batches"));
+  expect_says(output_of(shown(3, {"--grad-accum", "5"})), {"\ngrad-accum = 5 "});
+  expect_end(shown(3), 3, {"started 3 processes, but a step has 4 micro-batches"});
   EXPECT_EQ(shown(4, {"--ranks", "2"}).exit_code, 3);
 }
 
@@ -411,9 +383,8 @@ TEST_F(RunTest, WrongSettingsAreRefusedByName) {
   EXPECT_THAT(refusal({"--strategy", "ddp,fsdp2"}, 3), HasSubstr("--strategy is 'ddp,fsdp2'"));
   EXPECT_THAT(refusal({"--ckpt-layers", "99"}, 3), HasSubstr("--ckpt-layers is 99, but"));
   EXPECT_THAT(refusal({"--resume", at("nowhere")}, 3), HasSubstr("nowhere: no such folder"));
-  const ProgramResult no_data = run({SHARDWRIGHT_BINARY, "run", "--model", at("model.json")});
-  EXPECT_EQ(no_data.exit_code, 2);
-  EXPECT_THAT(no_data.err, HasSubstr("--data is missing"));
+  expect_end(run({SHARDWRIGHT_BINARY, "run", "--model", at("model.json")}), 2,
+             {"--data is missing"});
 }
 
 TEST_F(RunTest, DamagedRunFilesDoNoHarm) {
@@ -459,9 +430,7 @@ TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
   const Words compare{
       SHARDWRIGHT_BINARY, "compare", at("predicted.json"), at("out/trace.json"), "--out",
       at("both.json"),    "--json"};
-  const ProgramResult result = run(compare);
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document = document_of(run(compare));
   EXPECT_EQ(document["schema"], "shardwright.comparison/1.4");
   EXPECT_EQ(document["measured_ranks"], 2);
   EXPECT_EQ(document["only_predicted"], 0);
@@ -469,8 +438,7 @@ TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
   double measured = 0;
   for (const json& entry : document["classes"]) measured += entry["measured_s"].get<double>();
   EXPECT_GT(measured, 0);
-  Words strict = compare;
-  strict.insert(strict.end(), {"--tolerance", "0.01"});
+  Words strict = joined(compare, {"--tolerance", "0.01"});
   EXPECT_EQ(run(strict).exit_code, 6);
   const json both = json::parse(get(folder_ / "both.json"));
   std::set<std::string> names;
@@ -479,10 +447,8 @@ TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
   }
   EXPECT_EQ(names,
             (std::set<std::string>{"predicted, yafsdp", "measured, rank 0", "measured, rank 1"}));
-  const ProgramResult wrong =
-      run({SHARDWRIGHT_BINARY, "compare", at("model.json"), at("out/trace.json")});
-  EXPECT_EQ(wrong.exit_code, 3);
-  EXPECT_THAT(wrong.err, HasSubstr("traceEvents"));
+  expect_end(run({SHARDWRIGHT_BINARY, "compare", at("model.json"), at("out/trace.json")}), 3,
+             {"traceEvents"});
 }
 
 }  // namespace

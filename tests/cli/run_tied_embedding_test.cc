@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `shardwright run` with an embedding that is the head, too, on several stages.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
 
 #include "tests/cli/run_fixture.h"
 
 namespace shardwright::cli {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
-using testing::ProgramResult;
-using testing::Words;
 
 class RunTiedEmbedding : public testing::RunFixture {
  protected:
@@ -47,8 +38,7 @@ TEST_F(RunTiedEmbedding, AResumptionSaysWhereSumsChange) {
   EXPECT_THAT(one.err, HasSubstr("gradients of the tied embedding and head are summed together "
                                  "from here on, up to the checkpoint they were apart: results are "
                                  "equal but for rounding; --sum-shape 1,1,1,2 gives others"));
-  Words alike = resume;
-  alike.insert(alike.end(), {"--sum-shape", "1,1,1,2"});
+  Words alike = joined(resume, {"--sum-shape", "1,1,1,2"});
   const ProgramResult same = expect_run("same", alike);
   EXPECT_THAT(same.err, Not(HasSubstr("tied embedding")));
   EXPECT_EQ(model_of("same"), model_of("pp2"));

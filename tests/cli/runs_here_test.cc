@@ -1,29 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this program says it trains itself: the command is one that `run` takes, and a refusal names
 // what is in the way.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "cli/embed/verb_call.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/words/plan.h"
 #include "exec/layout.h"
-#include "profiles/data_file.h"
 #include "sim/core/executed_plan.h"
+#include "tests/cli/program.h"
 #include "tests/support/random_plans.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 json answer_of(const Words& words) {
   VerbCall call;
@@ -32,8 +20,7 @@ json answer_of(const Words& words) {
 }
 
 json runs_here_of(const Words& flags) {
-  Words words{"predict", "--json"};
-  words.insert(words.end(), flags.begin(), flags.end());
+  Words words = joined({"predict", "--json"}, flags);
   return answer_of(words).at("runs_here");
 }
 

@@ -2,36 +2,24 @@
 // One answer in every form: the terminal, the document, the page for whoever signs and `predict` of
 // the plan say the same, and published trainings lie where it says.
 #include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/render/text/quantity.h"
 #include "tests/cli/size_fixture.h"
 #include "tests/support/answer_page.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using of_size::Flags;
 using of_size::size;
 using of_size::sized;
 using of_size::small_size;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// Rows of the terminal's table of the best sizes: cluster and GPUs.
-std::vector<std::string> rows_of_best(const std::string& text) {
-  std::vector<std::string> rows;
+Words rows_of_best(const std::string& text) {
+  Words rows;
   std::istringstream lines(text.substr(text.find("The best size of each cluster")));
   std::string line;
   for (int i = 0; i < 3; ++i) std::getline(lines, line);  // heading, columns, rule
@@ -54,9 +42,9 @@ std::vector<std::string> rows_of_best(const std::string& text) {
 // Whoever decides reads the terminal, the page or what an assistant made of the document: none may
 // have another answer than the others.
 TEST(Size, EveryFormHasTheSameAnswer) {
-  Flags flags = small_size({"--deadline", "30d", "--clusters", "dgx-h100,p4d,dgx-b200"});
+  Words flags = small_size({"--deadline", "30d", "--clusters", "dgx-h100,p4d,dgx-b200"});
   flags.erase(flags.begin() + 4, flags.begin() + 6);  // --clusters of small_size
-  const std::string page_file = (shardwright::testing::temp_folder() / "size.html").string();
+  const std::string page_file = temp_path("size.html");
   flags.insert(flags.end(), {"--out", page_file});
   const json document = sized(flags);
   const std::string text = size(flags).out;
@@ -66,7 +54,7 @@ TEST(Size, EveryFormHasTheSameAnswer) {
   for (const char* key :
        {"options", "pareto", "best_of_each", "recommended", "summary", "break_even"})
     EXPECT_EQ(held.at(key), document.at(key)) << key;
-  std::vector<std::string> rows;
+  Words rows;
   for (const json& option : document.at("best_of_each")) {
     rows.push_back(fmt::format("{} {}{}", option.at("cluster").get<std::string>(),
                                option.at("gpus").get<int>(),
@@ -94,15 +82,11 @@ TEST(Size, EveryFormHasTheSameAnswer) {
 
 // Whoever names GPUs on which nothing was measured is answered, and told in every form.
 TEST(Size, GpusOnWhichNothingWasMeasuredAreMarked) {
-  Flags flags = small_size({"--deadline", "90d", "--clusters", "dgx-h100,mi300x-8x400"});
+  Words flags = small_size({"--deadline", "90d", "--clusters", "dgx-h100,mi300x-8x400"});
   flags.erase(flags.begin() + 4, flags.begin() + 6);  // --clusters of small_size
-  const std::string page_file = (shardwright::testing::temp_folder() / "marked.html").string();
+  const std::string page_file = temp_path("marked.html");
   flags.insert(flags.end(), {"--out", page_file});
-  const Flags first = [&] {
-    Flags more = flags;
-    more.insert(more.end(), {"--price", "mi300x-8x400=0.1"});
-    return more;
-  }();
+  const Words first = [&] { return joined(flags, {"--price", "mi300x-8x400=0.1"}); }();
   EXPECT_THAT(sized(first).at("summary")[0].get<std::string>(),
               HasSubstr("Nothing was measured on these GPUs"));
   flags.insert(flags.end(), {"--price", "mi300x-8x400=9"});
@@ -146,7 +130,7 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
   struct Training {
     const char *model, *tokens, *seq_len, *cluster, *gpus;
     double gpu_hours;
-    Flags more;
+    Words more;
   };
   const std::vector<Training> trainings{
       {"deepseek-v3",
@@ -167,9 +151,9 @@ TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
       {"llama-3-70b", "15T", "8k", "dgx-h100", "8192", 6.4e6, {}},
       {"llama-3-8b", "15T", "8k", "dgx-h100", "512", 1.3e6, {}}};
   for (const Training& one : trainings) {
-    Flags flags{"--model",   one.model,    "--tokens",  one.tokens, "--seq-len",
-                one.seq_len, "--clusters", one.cluster, "--gpus",   one.gpus};
-    flags.insert(flags.end(), one.more.begin(), one.more.end());
+    Words flags = joined({"--model", one.model, "--tokens", one.tokens, "--seq-len", one.seq_len,
+                          "--clusters", one.cluster, "--gpus", one.gpus},
+                         one.more);
     const json option = sized(flags).at("options")[0];
     const double hours = 24 * option.at("gpus").get<double>();
     const double low = hours * option.at("days_interval")[0].get<double>();
@@ -200,11 +184,11 @@ TEST(Size, DeepSeekV3FitsAsItWasTrained) {
 // Steps of a published training of the very model are among those that `size` may choose: it is not
 // worse than with that batch given.
 TEST(Size, TheBatchOfThePublishedTrainingIsAmongItsOwn) {
-  const auto days = [](const Flags& more) {
-    Flags flags{"--model",     "deepseek-v3", "--tokens",     "14.8T",  "--seq-len",
-                "4k",          "--clusters",  "h800-8x400",   "--gpus", "2048",
-                "--precision", "fp8",         "--fp8-recipe", "block"};
-    flags.insert(flags.end(), more.begin(), more.end());
+  const auto days = [](const Words& more) {
+    Words flags =
+        joined({"--model", "deepseek-v3", "--tokens", "14.8T", "--seq-len", "4k", "--clusters",
+                "h800-8x400", "--gpus", "2048", "--precision", "fp8", "--fp8-recipe", "block"},
+               more);
     return sized(flags).at("options")[0].at("days").get<double>();
   };
   EXPECT_LT(days({}), 1.001 * days({"--global-batch", "15360"}));
@@ -231,7 +215,7 @@ TEST(Size, PredictSaysOfItsPlansWhatItSays) {
     const json option = sized({"--model", "llama-3-8b", "--tokens", "1e12", "--clusters",
                                "dgx-h100", "--gpus", gpus, "--strategy", "fsdp2"})
                             .at("options")[0];
-    Flags arguments{SHARDWRIGHT_BINARY, "predict",  "--model", "llama-3-8b", "--cluster",
+    Words arguments{SHARDWRIGHT_BINARY, "predict",  "--model", "llama-3-8b", "--cluster",
                     "dgx-h100",         "--tokens", "1e12",    "--json"};
     for (const auto& [knob, value] : option.at("plan").items()) {
       if (value.is_null() || knob == "ckpt_stride" || (knob == "shard_group" && value == 0))
@@ -243,9 +227,7 @@ TEST(Size, PredictSaysOfItsPlansWhatItSays) {
                           : value.is_boolean() ? (value.get<bool>() ? "on" : "off")
                                                : value.dump());
     }
-    const ProgramResult result = run_program(arguments, {"LC_ALL=C"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const json run = json::parse(result.out).at("whole_run");
+    const json run = document_of(run_program(arguments, {"LC_ALL=C"})).at("whole_run");
     const double days = option.at("days");
     const double more =
         run.at("tokens_factor_in_size").get<double>() / run.at("tokens_factor").get<double>();
@@ -256,10 +238,8 @@ TEST(Size, PredictSaysOfItsPlansWhatItSays) {
 // A sequence that nobody gives is as long in every answer, which says so; one that is given, and a
 // plan's own, is not talked about.
 TEST(SequenceLength, IsTheModelsWhereNobodySays) {
-  const auto answer = [](const Flags& words) {
-    Flags arguments{SHARDWRIGHT_BINARY};
-    arguments.insert(arguments.end(), words.begin(), words.end());
-    return run_program(arguments, {"LC_ALL=C"});
+  const auto answer = [](const Words& words) {
+    return run_program(joined({SHARDWRIGHT_BINARY}, words), {"LC_ALL=C"});
   };
   struct Case {
     const char* model;
@@ -272,10 +252,9 @@ TEST(SequenceLength, IsTheModelsWhereNobodySays) {
            {"llama-3.1-8b", "pretrain", 8192,
             "sequence length 8,192, of the 131,072 that the model takes"},
            {"llama-3.1-8b", "lora", 2048, "sequence length 2,048, usual to fine-tune"}}) {
-    const Flags job{"--model", one.model, "--task", one.task, "--gpus", "8"};
+    const Words job{"--model", one.model, "--task", one.task, "--gpus", "8"};
     for (const char* verb : {"predict", "tune", "size"}) {
-      Flags words{verb};
-      words.insert(words.end(), job.begin(), job.end());
+      Words words = joined({verb}, job);
       if (std::string(verb) == "size") words.insert(words.end(), {"--tokens", "1B"});
       words.insert(words.end(), {std::string(verb) == "size" ? "--clusters" : "--cluster",
                                  "dgx-h100", "--strategy", "fsdp2"});

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/flags/size_flags.h"
@@ -12,28 +9,15 @@
 #include "cli/render/text/terminal.h"
 #include "sim/core/base/error.h"
 #include "tests/cli/size_fixture.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using of_size::Flags;
 using of_size::size;
 using of_size::sized;
 using of_size::small_size;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using ::testing::AnyOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
-void expect_size_error(const Flags& flags, int exit_code, const char* part) {
+void expect_size_error(const Words& flags, int exit_code, const char* part) {
   shardwright::testing::expect_error(size(flags), exit_code, part);
 }
 
@@ -116,14 +100,12 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
   const ProgramResult result = size(small_size({"--deadline", "30d", "--budget", "3e6"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");  // progress is for terminals only
-  for (const char* words :
-       {"Recommended", "Take ", "of dgx-h100", " %)", "The budget holds up to",
-        "It misses the deadline", "Expect an interruption every", "critical batch",
-        "How dgx-h100 scales", "The steps are those of the framework torch-compile",
-        "The steps alone would take", "published trainings", "All prices are on-demand ones",
-        "--price dgx-h100=USD", "geometric mean"}) {
-    EXPECT_THAT(result.out, HasSubstr(words));
-  }
+  expect_says(result.out,
+              {"Recommended", "Take ", "of dgx-h100", " %)", "The budget holds up to",
+               "It misses the deadline", "Expect an interruption every", "critical batch",
+               "How dgx-h100 scales", "The steps are those of the framework torch-compile",
+               "The steps alone would take", "published trainings", "All prices are on-demand ones",
+               "--price dgx-h100=USD", "geometric mean"});
   std::size_t begin = 0;
   while (begin < result.out.size()) {
     const std::size_t end = result.out.find('\n', begin);
@@ -133,19 +115,19 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
 }
 
 TEST(Size, SequencesAreAsLongAsTheModelIsTrainedOn) {
-  const Flags flags{"--model",  "llama-3-8b", "--tokens", "1e11",       "--clusters",
+  const Words flags{"--model",  "llama-3-8b", "--tokens", "1e11",       "--clusters",
                     "dgx-h100", "--gpus",     "8",        "--strategy", "yafsdp"};
   EXPECT_EQ(sized(flags).at("inputs").at("seq_len"), 8192);
-  Flags older = flags;
+  Words older = flags;
   older[1] = "llama-2-7b";
   EXPECT_EQ(sized(older).at("inputs").at("seq_len"), 4096);
 }
 
 TEST(Size, TheNetworkOfANodeIsGivenAsItIsSold) {
-  const auto days = [](const Flags& more) {
-    Flags flags{"--model", "llama-3-70b", "--tokens",   "1e12",  "--clusters", "dgx-h100",
-                "--gpus",  "256",         "--strategy", "fsdp2", "--seq-len",  "4096"};
-    flags.insert(flags.end(), more.begin(), more.end());
+  const auto days = [](const Words& more) {
+    Words flags = joined({"--model", "llama-3-70b", "--tokens", "1e12", "--clusters", "dgx-h100",
+                          "--gpus", "256", "--strategy", "fsdp2", "--seq-len", "4096"},
+                         more);
     return sized(flags).at("options")[0].at("days").get<double>();
   };
   EXPECT_NEAR(days({"--node-network", "3200Gb/s"}), days({}), 1e-9);
@@ -156,7 +138,7 @@ TEST(Size, TheNetworkOfANodeIsGivenAsItIsSold) {
 }
 
 TEST(Size, EnergyStandsBesideDollars) {
-  Flags flags{"--model", "llama-3-8b", "--tokens", "1e12",  "--clusters", "dgx-h100",  "--gpus",
+  Words flags{"--model", "llama-3-8b", "--tokens", "1e12",  "--clusters", "dgx-h100",  "--gpus",
               "64",      "--strategy", "yafsdp",   "--pue", "1.1",        "--grid-kg", "0.05"};
   const json option = sized(flags).at("options")[0];
   // 700 W, 1.4 times that for the node, 1.1 for the building.
@@ -169,10 +151,10 @@ TEST(Size, EnergyStandsBesideDollars) {
 
 // A cap of the boards costs days and saves electricity, of the whole run and of a plan alike.
 TEST(Size, ACapOfPowerCostsDaysAndSavesEnergy) {
-  const auto option = [](const Flags& more) {
-    Flags flags{"--model", "llama-3-8b", "--tokens",   "1e12",  "--clusters", "dgx-h100",
-                "--gpus",  "64",         "--strategy", "fsdp2", "--seq-len",  "8192"};
-    flags.insert(flags.end(), more.begin(), more.end());
+  const auto option = [](const Words& more) {
+    Words flags = joined({"--model", "llama-3-8b", "--tokens", "1e12", "--clusters", "dgx-h100",
+                          "--gpus", "64", "--strategy", "fsdp2", "--seq-len", "8192"},
+                         more);
     return sized(flags).at("options")[0];
   };
   const json full = option({}), capped = option({"--power-limit-watts", "500"});
@@ -185,7 +167,7 @@ TEST(Size, ACapOfPowerCostsDaysAndSavesEnergy) {
 }
 
 TEST(Size, SaysWhenItRecommendsAPartOfANode) {
-  const Flags flags{"--model", "gpt2", "--tokens",   "1e9",    "--clusters", "dgx-h100",
+  const Words flags{"--model", "gpt2", "--tokens",   "1e9",    "--clusters", "dgx-h100",
                     "--gpus",  "7",    "--strategy", "yafsdp", "--seq-len",  "1024"};
   const json document = sized(flags);
   const std::string first = document.at("words").at(0);
@@ -194,7 +176,7 @@ TEST(Size, SaysWhenItRecommendsAPartOfANode) {
 }
 
 TEST(Size, WhatCannotBeMetIsExitFourWithTheCheapestAndTheFastest) {
-  const Flags flags = small_size({"--deadline", "1h", "--budget", "1000"});
+  const Words flags = small_size({"--deadline", "1h", "--budget", "1000"});
   const ProgramResult result = size(flags);
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err,
@@ -225,7 +207,7 @@ TEST(Size, AModelThatFitsNowhereIsExitFourAndSaysHowFar) {
 }
 
 TEST(Size, FailuresAndCheckpointsAreTheUsers) {
-  Flags flags{"--model",     "llama-3-8b", "--tokens",       "1e12", "--cluster",    "dgx-h100",
+  Words flags{"--model",     "llama-3-8b", "--tokens",       "1e12", "--cluster",    "dgx-h100",
               "--gpus",      "256",        "--seq-len",      "4096", "--strategy",   "yafsdp",
               "--recompute", "full",       "--micro-batch",  "1",    "--mtbf-hours", "2560",
               "--restart-s", "900",        "--checkpoint-s", "50"};
@@ -239,7 +221,7 @@ TEST(Size, FailuresAndCheckpointsAreTheUsers) {
 }
 
 TEST(Size, ComparesStrategiesAtEqualThroughput) {
-  const Flags flags{
+  const Words flags{
       "--model",           "llama-3-70b", "--tokens",     "15e12",     "--cluster",
       "a100-80g-4xhdr200", "--gpus",      "256",          "--seq-len", "2048",
       "--micro-batch",     "1",           "--grad-accum", "1",         "--stack",
@@ -274,7 +256,7 @@ TEST(Size, TheSizeBetweenPowersOfTwoThatTheDeadlineNeeds) {
 // An old price is marked, with its age counted to the day that the environment names.
 TEST(Size, OldPricesAreMarked) {
   const auto text_on = [](const char* epoch) {
-    Flags arguments{SHARDWRIGHT_BINARY, "size"};
+    Words arguments{SHARDWRIGHT_BINARY, "size"};
     for (const std::string& flag : small_size()) arguments.push_back(flag);
     return run_program(arguments, {"LC_ALL=C", std::string("SOURCE_DATE_EPOCH=") + epoch}).out;
   };
@@ -301,12 +283,8 @@ TEST(Size, AnInterruptedSearchAnswersWithTheBestSoFar) {
 }
 
 TEST(Size, BadInputIsOneSentence) {
-  const Flags job{"--model", "llama-3-8b", "--tokens", "1e12"};
-  const auto with = [&](const Flags& more) {
-    Flags flags = job;
-    flags.insert(flags.end(), more.begin(), more.end());
-    return flags;
-  };
+  const Words job{"--model", "llama-3-8b", "--tokens", "1e12"};
+  const auto with = [&](const Words& more) { return joined(job, more); };
   expect_size_error(with({"--clusters", "dgx-h10"}), 3, "the nearest are dgx-h100");
   expect_size_error(with({"--clusters", "p5,,p4d"}), 3, "--clusters is 'p5,,p4d'");
   expect_size_error(with({"--clusters", "p5,p5"}), 3, "names p5 twice");

@@ -1,48 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trace that predict writes of a pipeline, read by compare, calibrate and report.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
 
+#include "tests/cli/program.h"
 #include "tests/support/answer_page.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/shardwright.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
-using shardwright::testing::get;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::shardwright;
-using shardwright::testing::temp_path;
-using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 const Words kTracedPlan = {
     "--model", "llama-3.2-1b", "--cluster", "dgx-h100",     "--gpus", "8",         "--tp",
     "2",       "--pp",         "2",         "--grad-accum", "4",      "--seq-len", "4096"};
 
-ProgramResult done(Words words, const Words& more = {}) {
-  words.insert(words.end(), more.begin(), more.end());
-  ProgramResult result = shardwright(words);
+ProgramResult done(const Words& words, const Words& more = {}) {
+  ProgramResult result = shardwright(joined(words, more));
   EXPECT_EQ(result.exit_code, 0) << words.front() << ": " << result.err;
   return result;
 }
 
 /// The prediction, whose trace is written.
 json traced(const std::string& path, const Words& more = {}) {
-  Words words = {"predict", "--json", "--trace", path};
-  words.insert(words.end(), kTracedPlan.begin(), kTracedPlan.end());
+  Words words = joined({"predict", "--json", "--trace", path}, kTracedPlan);
   return json::parse(done(words, more).out);
 }
 
@@ -135,30 +115,10 @@ TEST(StageTrace, CalibratesToTheProfileThatPredictedIt) {
 // Between nodes only messages of the pipeline go.
 TEST(StageTrace, MessagesBetweenStagesCalibrateTheNetwork) {
   const std::string path = temp_path("messages.json"), profile = temp_path("profile.json");
-  done({"predict",
-        "--model",
-        "llama-3.2-1b",
-        "--cluster",
-        "dgx-h100",
-        "--gpus",
-        "16",
-        "--tp",
-        "8",
-        "--pp",
-        "2",
-        "--virtual-stages",
-        "2",
-        "--stack",
-        "megatron-core",
-        "--grad-accum",
-        "8",
-        "--seq-len",
-        "16384",
-        "--set",
-        "cluster.nic_efficiency=0.5",
-        "--trace",
-        path,
-        "--json"});
+  done({"predict", "--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--gpus", "16", "--tp", "8",
+        "--pp", "2", "--virtual-stages", "2", "--stack", "megatron-core"},
+       {"--grad-accum", "8", "--seq-len", "16384", "--set", "cluster.nic_efficiency=0.5", "--trace",
+        path, "--json"});
   const json calibrated = json::parse(done({"calibrate", "--trace", path, "--base", "dgx-h100",
                                             "--stack", "megatron-core", "--out", profile, "--json"})
                                           .out);
@@ -177,8 +137,8 @@ TEST(StageTrace, ReportsDrawItWithAndWithoutItsPlan) {
   done({"report", "--trace", path, "--out", temp_path("trace.html")});
   const json alone = ::shardwright::testing::answer_in(get(temp_path("trace.html")));
   EXPECT_TRUE(alone.at("answer").is_null());
-  Words beside = {"report", "--measured", path, "--out", temp_path("both.html")};
-  beside.insert(beside.end(), kTracedPlan.begin(), kTracedPlan.end());
+  Words beside =
+      joined({"report", "--measured", path, "--out", temp_path("both.html")}, kTracedPlan);
   done(beside);
   const json both = ::shardwright::testing::answer_in(get(temp_path("both.html")));
   EXPECT_EQ(both.at("measured"), alone.at("timelines").at(0));

@@ -80,7 +80,7 @@ TEST(Percent, HasTheDecimalsAskedFor) {
 using std::chrono::milliseconds;
 
 // What a Progress of 10 steps writes, with a clock that advances `step` before each update.
-std::string written(const Terminal& terminal, milliseconds step, int updates) {
+std::string drawn(const Terminal& terminal, milliseconds step, int updates) {
   char* buffer = nullptr;
   std::size_t size = 0;
   std::FILE* stream = open_memstream(&buffer, &size);
@@ -99,12 +99,12 @@ std::string written(const Terminal& terminal, milliseconds step, int updates) {
 }
 
 TEST(Progress, WritesNothingWhereNobodyWatches) {
-  EXPECT_EQ(written(Terminal{.interactive = false}, milliseconds{500}, 10), "");
+  EXPECT_EQ(drawn(Terminal{.interactive = false}, milliseconds{500}, 10), "");
 }
 
 TEST(Progress, RewritesOneLineAndWipesIt) {
   const std::string text =
-      written(Terminal{.interactive = true, .columns = 80}, milliseconds{500}, 2);
+      drawn(Terminal{.interactive = true, .columns = 80}, milliseconds{500}, 2);
   const std::string first = "validate 1/10 [##..................] 10 %";
   const std::string second = "validate 2/10 [####................] 20 %, 4 s left";
   EXPECT_EQ(text, "\r" + first + "\r" + second + "\r" + std::string(second.size(), ' ') + "\r");
@@ -112,14 +112,14 @@ TEST(Progress, RewritesOneLineAndWipesIt) {
 
 TEST(Progress, DrawsAtMostTenTimesASecond) {
   const std::string text =
-      written(Terminal{.interactive = true, .columns = 80}, milliseconds{30}, 10);
+      drawn(Terminal{.interactive = true, .columns = 80}, milliseconds{30}, 10);
   // 300 ms in all: drawn at 120 ms and 240 ms, then wiped with two more returns.
   EXPECT_EQ(std::count(text.begin(), text.end(), '\r'), 4);
 }
 
 TEST(Progress, NeverAsWideAsTheTerminal) {
   const std::string text =
-      written(Terminal{.interactive = true, .columns = 40}, milliseconds{500}, 1);
+      drawn(Terminal{.interactive = true, .columns = 40}, milliseconds{500}, 1);
   EXPECT_EQ(text.find('\r', 1), 40U);
 }
 

@@ -1,64 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tune` as a user meets it: the contract's document, a plan file that predicts the same again, an
 // answer when nothing fits that helps, and sentences for what makes no sense.
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/flags/tune_flags.h"
 #include "cli/text.h"
-#include "sim/core/base/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using shardwright::testing::expect_error;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using shardwright::testing::temp_path;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-using Flags = std::vector<std::string>;
-
-ProgramResult run(const std::string& verb, const Flags& flags) {
-  Flags arguments{SHARDWRIGHT_BINARY, verb};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments);
+ProgramResult run(const std::string& verb, const Words& flags) {
+  return run_program(joined({SHARDWRIGHT_BINARY, verb}, flags));
 }
 
 /// A job of a second, with memory to care about.
-Flags job(const Flags& more = {}) {
-  Flags flags{"--model", "llama-3-8b", "--cluster", "l40s-pcie8",     "--gpus",
-              "8",       "--seq-len",  "4096",      "--global-batch", "32"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
+Words job(const Words& more = {}) {
+  return joined({"--model", "llama-3-8b", "--cluster", "l40s-pcie8", "--gpus", "8", "--seq-len",
+                 "4096", "--global-batch", "32"},
+                more);
 }
 
 /// The same in fewer plans.
-Flags quick(const Flags& more = {}) {
-  Flags flags = job({"--attention", "flash", "--strategy", "yafsdp,fsdp2,hsdp"});
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
+Words quick(const Words& more = {}) {
+  return joined(job({"--attention", "flash", "--strategy", "yafsdp,fsdp2,hsdp"}), more);
 }
 
-Flags with(Flags flags, const Flags& more) {
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
-json tuned(const Flags& flags, int exit_code = 0) {
-  const ProgramResult result = run("tune", with(flags, {"--json"}));
+json tuned(const Words& flags, int exit_code = 0) {
+  const ProgramResult result = run("tune", joined(flags, {"--json"}));
   EXPECT_EQ(result.exit_code, exit_code) << result.err;
   return json::parse(result.out, nullptr, false);
 }
@@ -103,10 +71,10 @@ TEST(Tune, PrintsTheContractsDocument) {
 }
 
 TEST(Tune, WritesAPlanThatPredictReproducesExactly) {
-  for (const Flags& more :
-       {Flags{}, Flags{"--stack", "hf-eager", "--set", "cluster.nic_efficiency=0.5"}}) {
+  for (const Words& more :
+       {Words{}, Words{"--stack", "hf-eager", "--set", "cluster.nic_efficiency=0.5"}}) {
     const std::string path = temp_path("tune_plan.json");
-    const json document = tuned(quick(with(more, {"--out", path})));
+    const json document = tuned(quick(joined(more, {"--out", path})));
     const ProgramResult again = run("predict", {"--plan", path, "--json"});
     ASSERT_EQ(again.exit_code, 0) << again.err;
     EXPECT_EQ(json::parse(again.out), document.at("best").at("prediction"));
@@ -126,12 +94,8 @@ TEST(Tune, HoldsFixedWhatIsGiven) {
                         .at("best")
                         .at("plan");
   EXPECT_THAT(plan.at("strategy").get<std::string>(), ::testing::AnyOf("zero2", "fsdp2"));
-  EXPECT_EQ(plan.at("micro_batch"), 2);
-  EXPECT_EQ(plan.at("grad_accum"), 2);
-  EXPECT_EQ(plan.at("ckpt_layers"), 30);
-  EXPECT_EQ(plan.at("recompute"), "full");
-  EXPECT_EQ(plan.at("buffers"), 3);
-  EXPECT_EQ(plan.at("moment_dtype"), "bf16");
+  expect_has(plan, R"({"micro_batch": 2, "grad_accum": 2, "ckpt_layers": 30,
+        "recompute": "full", "buffers": 3, "moment_dtype": "bf16"})"_json);
 }
 
 TEST(Tune, ObjectivesAndMarginsDoWhatTheySay) {
@@ -156,7 +120,7 @@ TEST(Tune, ObjectivesAndMarginsDoWhatTheySay) {
 }
 
 TEST(Tune, FitsItsTextIntoAHundredColumns) {
-  for (const Flags& flags :
+  for (const Words& flags :
        {quick({"--stack", "torch-eager", "--robust"}), quick({"--headroom", "60%"}),
         quick({"--allow", "bf16-moments", "--objective", "headroom"})}) {
     const ProgramResult result = run("tune", flags);
@@ -167,15 +131,13 @@ TEST(Tune, FitsItsTextIntoAHundredColumns) {
     }
   }
   const std::string text = run("tune", job()).out;
-  for (const char* part : {"The best plan", "best plans of different kinds", "Why: one knob moved",
-                           "Why not another strategy", "If the prediction is off",
-                           "With memory 5 %", "predicted in full"}) {
-    EXPECT_THAT(text, HasSubstr(part));
-  }
+  expect_says(text, {"The best plan", "best plans of different kinds", "Why: one knob moved",
+                     "Why not another strategy", "If the prediction is off", "With memory 5 %",
+                     "predicted in full"});
 }
 
 /// The command line with the advice taken: `flags` is "--ckpt-layers 27".
-Flags advised(Flags flags, const std::string& advice) {
+Words advised(Words flags, const std::string& advice) {
   std::istringstream words(advice);
   for (std::string flag, value; words >> flag >> value;) {
     const auto at = std::find(flags.begin(), flags.end(), flag);
@@ -189,7 +151,7 @@ Flags advised(Flags flags, const std::string& advice) {
 }
 
 TEST(Tune, WhenNothingFitsTheAdviceHelps) {
-  const Flags asked = job({"--micro-batch", "4", "--ckpt-layers", "1", "--strategy", "yafsdp"});
+  const Words asked = job({"--micro-batch", "4", "--ckpt-layers", "1", "--strategy", "yafsdp"});
   const ProgramResult text = run("tune", asked);
   EXPECT_EQ(text.exit_code, 4);
   EXPECT_THAT(text.err, AllOf(StartsWith("error: none of "), HasSubstr("the nearest plan that")));
@@ -225,26 +187,25 @@ TEST(Tune, CtrlCEndsWithAValidPlan) {
   const std::string script =
       "\"$0\" tune --model llama-3-70b --cluster a100-80g-4xhdr200 --gpus 256 --stack hf-eager "
       "--global-batch 4096 --json --out \"$1\" & sleep 0.4; kill -INT $!; wait $!";
-  const ProgramResult result = run_program({"/bin/sh", "-c", script, SHARDWRIGHT_BINARY, path});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document =
+      document_of(run_program({"/bin/sh", "-c", script, SHARDWRIGHT_BINARY, path}));
   EXPECT_EQ(read_json(path).at("plan"), document.at("best").at("plan"));
   EXPECT_TRUE(document.at("best").at("prediction").at("memory").at("fits").get<bool>());
 }
 
 /// Fewer sequences a step than GPUs, and a model that no GPU holds a layer's state of.
-Flags large(const Flags& more = {}) {
-  return with({"--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "1024",
-               "--global-batch", "512"},
-              more);
+Words large(const Words& more = {}) {
+  return joined({"--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "1024",
+                 "--global-batch", "512"},
+                more);
 }
 
 TEST(Tune, ATimeLimitEndsWithTheBestPlanSoFar) {
   // Proving takes this search a second and more; the first plans that fit are there at once.
-  const std::vector<std::string> words{SHARDWRIGHT_BINARY, "tune",     "--model", "llama-3.1-405b",
-                                       "--cluster",        "dgx-h100", "--gpus",  "1024",
-                                       "--seq-len",        "8192",     "--json",  "--time-limit"};
-  std::vector<std::string> soon = words, never = words;
+  const Words words{SHARDWRIGHT_BINARY, "tune",     "--model", "llama-3.1-405b",
+                    "--cluster",        "dgx-h100", "--gpus",  "1024",
+                    "--seq-len",        "8192",     "--json",  "--time-limit"};
+  Words soon = words, never = words;
   soon.emplace_back("0.3");
   never.emplace_back("0");
   const ProgramResult result = run_program(soon, {"LC_ALL=C"});
@@ -279,20 +240,19 @@ TEST(Tune, TakesModelParallelismWhereDataParallelismCannotTrain) {
   const ProgramResult again = run("predict", {"--plan", path, "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out), best.at("prediction"));
-  const ProgramResult trained =
-      run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")});
-  EXPECT_EQ(trained.exit_code, 3) << trained.err;
-  EXPECT_THAT(trained.err,
-              HasSubstr(fmt::format("tune_divided.json: cp is {}, which run does not do",
-                                    plan.at("cp").get<int>())));
+  expect_end(
+      run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")}),
+      3,
+      {fmt::format("tune_divided.json: cp is {}, which run does not do",
+                   plan.at("cp").get<int>())});
   // Searched again from its own plan: the same.
   const json second = tuned({"--plan", path});
   EXPECT_EQ(second.at("best").at("plan"), plan);
 }
 
 TEST(Tune, ModelParallelAnswersFitIntoAHundredColumns) {
-  for (const Flags& flags : {large(), large({"--allow", "fp8", "--objective", "tokens-per-dollar"}),
-                             Flags{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--gpus",
+  for (const Words& flags : {large(), large({"--allow", "fp8", "--objective", "tokens-per-dollar"}),
+                             Words{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--gpus",
                                    "144", "--seq-len", "4096", "--allow", "software"}}) {
     const ProgramResult result = run("tune", flags);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -306,14 +266,14 @@ TEST(Tune, ModelParallelAnswersFitIntoAHundredColumns) {
 }
 
 TEST(Tune, RacksAreFilledInPart) {
-  const Flags job{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--seq-len", "4096"};
-  const json inputs = tuned(with(job, {"--gpus", "128", "--global-batch", "128"}))
+  const Words job{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--seq-len", "4096"};
+  const json inputs = tuned(joined(job, {"--gpus", "128", "--global-batch", "128"}))
                           .at("best")
                           .at("prediction")
                           .at("inputs");
   EXPECT_EQ(inputs.at("racks"), 2);
   EXPECT_EQ(inputs.at("gpus_of_each_rack"), 64);
-  expect_error(run("tune", with(job, {"--gpus", "130"})), 3,
+  expect_error(run("tune", joined(job, {"--gpus", "130"})), 3,
                AllOf(HasSubstr("gpus is 130"), HasSubstr("128 or 132")));
 }
 
@@ -332,28 +292,28 @@ TEST(Tune, SizesThatDivideNothingAreNamed) {
 // What keeps a model of 7B parameters off one card of 80 GB is the fp32 master, 4 bytes a
 // parameter.
 TEST(Tune, PutsSevenBillionParametersOnOneCardByMasterWeightsInBf16) {
-  const Flags one = {"--model",       "qwen2.5-7b", "--cluster", "dgx-h100", "--gpus",       "1",
+  const Words one = {"--model",       "qwen2.5-7b", "--cluster", "dgx-h100", "--gpus",       "1",
                      "--seq-len",     "1024",       "--stack",   "native",   "--grad-accum", "8",
                      "--param-dtype", "bf16"};
-  const Flags narrow = {"--reduce-dtype", "bf16", "--moment-dtype", "bf16"};
-  const json refused = tuned(with(one, narrow), 4);
+  const Words narrow = {"--reduce-dtype", "bf16", "--moment-dtype", "bf16"};
+  const json refused = tuned(joined(one, narrow), 4);
   EXPECT_TRUE(
       std::any_of(refused.at("ways").begin(), refused.at("ways").end(),
                   [](const json& way) { return way.at("flags") == "--master-dtype bf16"; }));
-  const json advised = tuned(with(with(one, narrow), {"--master-dtype", "bf16"}));
+  const json advised = tuned(joined(joined(one, narrow), {"--master-dtype", "bf16"}));
   EXPECT_EQ(advised.at("best").at("plan").at("master_dtype"), "bf16");
   EXPECT_TRUE(advised.at("best").at("prediction").at("memory").at("fits").get<bool>());
   // Where nothing is given, all that is needed is named at once, or may be chosen.
   EXPECT_THAT(tuned(one, 4).at("nearest_feasible").at("flags").get<std::string>(),
               AllOf(HasSubstr("--master-dtype bf16"), HasSubstr("--moment-dtype bf16")));
-  const json chosen = tuned(with(one, {"--allow", "bf16-reduce,bf16-master,bf16-moments"}));
+  const json chosen = tuned(joined(one, {"--allow", "bf16-reduce,bf16-master,bf16-moments"}));
   EXPECT_EQ(chosen.at("best").at("plan").at("master_dtype"), "bf16");
-  EXPECT_THAT(run("tune", with(one, {"--allow", "bf16-reduce,bf16-master,bf16-moments"})).out,
+  EXPECT_THAT(run("tune", joined(one, {"--allow", "bf16-reduce,bf16-master,bf16-moments"})).out,
               HasSubstr("bf16 master weights"));
 }
 
 TEST(Tune, SaysWhatMakesNoSense) {
-  const auto refused = [](const Flags& flags) { return run("tune", flags); };
+  const auto refused = [](const Words& flags) { return run("tune", flags); };
   expect_error(refused(job({"--objective", "speed"})), 3,
                AllOf(HasSubstr("--objective is 'speed'"), HasSubstr("time, tokens-per-dollar")));
   expect_error(refused(job({"--headroom", "120%"})), 3, HasSubstr("--headroom is '120%'"));

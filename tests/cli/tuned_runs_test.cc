@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `tune --stack native` answers `run` starts: every rank has its memory. And a small model
 // that is as deep trains with the same layout.
-#include <fmt/core.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/embed/verb_call.h"
 #include "sim/core/hf/config.h"
 #include "sim/core/plan_json.h"
+#include "tests/cli/program.h"
 #include "tests/exec/all_layouts.h"
 #include "tests/support/parameter_name.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
-
-using nlohmann::json;
 
 struct TunedQuestion {
   const char* model;

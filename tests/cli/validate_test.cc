@@ -1,33 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "profiles/data_file.h"
 #include "profiles/ledger/ledger.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/files.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
-using shardwright::testing::expect_error;
-using shardwright::testing::ProgramResult;
-using shardwright::testing::run_program;
-using shardwright::testing::written;
-using ::testing::HasSubstr;
-
-ProgramResult validate(const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  return run_program(arguments);
+ProgramResult validate(const Words& flags) {
+  return run_program(joined({SHARDWRIGHT_BINARY, "validate"}, flags));
 }
 
 /// The head and the first `rows` rows of the shipped ledger.
@@ -45,9 +27,7 @@ TEST(Validate, ScoresChoicesAndStrangers) {
   // YaFSDP and FSDP of one model on one cluster, twice.
   ASSERT_EQ(choice.at("groups"), 2);
   ASSERT_EQ(choice.at("by_group").size(), 2U);
-  EXPECT_EQ(choice.at("kendall_tau"), 1);
-  EXPECT_EQ(choice.at("regret_mean"), 0);
-  EXPECT_EQ(choice.at("regret_worst"), 0);
+  expect_has(choice, R"({"kendall_tau": 1, "regret_mean": 0, "regret_worst": 0})"_json);
   EXPECT_GT(choice.at("random_regret_mean"), 0.01);
   EXPECT_FALSE(json::parse(two.out).at("summary").contains("strangers"));
 
@@ -111,10 +91,10 @@ TEST(Validate, PrintsTheContractsDocument) {
 }
 
 TEST(Validate, KnowsNothingOfRunsLeftOutByOverriddenValues) {
-  const ProgramResult result = validate(
-      {"--ledger", short_ledger("two.csv", 2), "--json", "--set", "stack.host.step_s=0.05"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json framework = json::parse(result.out).at("summary").at("by_framework")[0];
+  const json framework = document_of(validate({"--ledger", short_ledger("two.csv", 2), "--json",
+                                               "--set", "stack.host.step_s=0.05"}))
+                             .at("summary")
+                             .at("by_framework")[0];
   EXPECT_EQ(framework.at("n"), 2);
   EXPECT_EQ(framework.at("source_left_out").at("n"), 0);
 }
@@ -137,9 +117,7 @@ TEST(Validate, SaysWhichSoftwareStandsForOneThatDoesNotShip) {
 }
 
 TEST(Validate, PredictsTheShippedLedgerWithoutSkipping) {
-  const ProgramResult result = validate({"--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document = document_of(validate({"--json"}));
   EXPECT_EQ(document.at("rows").size(), 209U);
   int suspect = 0;
   for (const json& row : document.at("rows")) {
@@ -164,10 +142,9 @@ TEST(Validate, ScoresKernelTables) {
                                           "gpu,gpus,nodes,collective,total_bytes,time_us\n"
                                           "a100-80g,8,1,all_gather,67108864,400\n");
   const std::string ledger = short_ledger("one.csv", 1);
-  const ProgramResult result =
-      validate({"--ledger", ledger, "--gemm", gemm, "--collectives", collectives, "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json summary = json::parse(result.out).at("summary");
+  const json summary = document_of(validate({"--ledger", ledger, "--gemm", gemm, "--collectives",
+                                             collectives, "--json"}))
+                           .at("summary");
   EXPECT_EQ(summary.at("gemm").at("n"), 2);
   EXPECT_EQ(summary.at("gemm").at("by_gpu").at("h100-80g").at("n"), 1);
   EXPECT_GT(summary.at("gemm").at("mape").get<double>(), 0);
@@ -216,7 +193,7 @@ TEST(Validate, RefusesBadFilesInOneSentence) {
 }
 
 /// The head and the rows of these trainings, without those that follow.
-std::string some_trainings(const std::string& name, const std::vector<std::string>& ids) {
+std::string some_trainings(const std::string& name, const Words& ids) {
   std::ifstream in(profiles::data_dir() / "published" / "whole_runs.csv");
   std::string text, line;
   std::getline(in, text);
@@ -231,7 +208,7 @@ std::string some_trainings(const std::string& name, const std::vector<std::strin
 
 /// A results file with one run of a plan of tune, measured as `step_s`, and one that was skipped.
 std::string gpu_results(const std::string& name, double step_s, const json& profile) {
-  const std::string plan = (shardwright::testing::temp_folder() / (name + ".plan")).string();
+  const std::string plan = (temp_folder() / (name + ".plan")).string();
   const ProgramResult tuned = run_program({SHARDWRIGHT_BINARY, "tune", "--model", "llama-3.2-1b",
                                            "--cluster", "dgx-h100", "--gpus", "1", "--seq-len",
                                            "4096", "--stack", "native", "--json", "--out", plan});
@@ -260,16 +237,13 @@ TEST(Validate, PredictsAnewWhatWasTimedOnAGpu) {
   const std::string ledger = short_ledger("few.csv", 1);
   const json slower = {
       {"schema", "shardwright.cluster/1.0"}, {"id", "mine"}, {"base", "dgx-a100-80g"}};
-  const ProgramResult asked = validate(
-      {"--ledger", ledger, "--json", "--gpu-results", gpu_results("gpu.json", 0.5, slower)});
-  ASSERT_EQ(asked.exit_code, 0) << asked.err;
-  const json told = json::parse(asked.out)["gpu_results"];
+  const json told = document_of(validate({"--ledger", ledger, "--json", "--gpu-results",
+                                          gpu_results("gpu.json", 0.5, slower)}))["gpu_results"];
   EXPECT_EQ(told["gpu"], "NVIDIA H100 80GB HBM3");
   ASSERT_EQ(told["runs"].size(), 1u);
   const json& run = told["runs"][0];
   const ProgramResult predicted =
-      run_program({SHARDWRIGHT_BINARY, "predict", "--json", "--plan",
-                   (shardwright::testing::temp_folder() / "gpu.json.plan").string()});
+      run_program({SHARDWRIGHT_BINARY, "predict", "--json", "--plan", temp_path("gpu.json.plan")});
   const double step_s = json::parse(predicted.out)["iteration_time_s"];
   EXPECT_EQ(run["predicted_step_s"], step_s);
   EXPECT_DOUBLE_EQ(run["error"], step_s / 0.5 - 1);
@@ -293,10 +267,8 @@ TEST(Validate, RefusesAResultsFileOfAnotherKind) {
 TEST(Validate, ScoresWholeTrainings) {
   const std::string file =
       some_trainings("trainings.csv", {"mpt-7b", "deepseek-v2", "trinity-large"});
-  const ProgramResult result =
-      validate({"--ledger", short_ledger("one.csv", 1), "--whole-runs", file, "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json document = json::parse(result.out);
+  const json document = document_of(
+      validate({"--ledger", short_ledger("one.csv", 1), "--whole-runs", file, "--json"}));
   ASSERT_EQ(document.at("whole_runs").size(), 3U);
   for (const json& row : document.at("whole_runs")) {
     EXPECT_TRUE(row.at("skipped").is_null()) << row;

@@ -3,23 +3,15 @@
 // streams, several run at once, and a host's wish ends a search while its signals stay as they are.
 #include "cli/embed/verb_call.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <csignal>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "cli/interrupt.h"
 #include "cli/streams.h"
-#include "sim/core/base/error.h"
+#include "tests/cli/program.h"
 
 namespace shardwright::cli {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 const std::vector<std::string> kPredict{"predict",   "--model",  "gpt2",
                                         "--cluster", "dgx-h100", "--json"};

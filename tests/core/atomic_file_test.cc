@@ -1,30 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/base/atomic_file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "sim/core/base/error.h"
 #include "sim/core/base/read_file.h"
-#include "tests/support/temp_folder.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 class AtomicFileTest : public ::testing::Test {
  protected:

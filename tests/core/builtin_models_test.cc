@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The built-in models against the parameter counts that others published.
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <set>
-#include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
-#include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
-#include "sim/core/model.h"
-#include "tests/support/not_empty.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {

@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/chrome_trace.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "sim/core/base/error.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/temp_folder.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
-
-using nlohmann::json;
 
 enum Event : std::uint8_t { kGathered = 1 };
 
@@ -137,12 +128,8 @@ TEST(ChromeTrace, SlicesSayWhatTheyAre) {
   EXPECT_EQ(slice.at("ts"), 0.03);  // 30 ns
   EXPECT_EQ(slice.at("dur"), 0.005);
   EXPECT_EQ(slice.at("cat"), "forward");
-  EXPECT_EQ(slice.at("args"), (json{{"id", 6},
-                                    {"unit", "layer1"},
-                                    {"phase", "forward"},
-                                    {"kind", "norm"},
-                                    {"micro_step", 0},
-                                    {"bytes", 1000}}));
+  EXPECT_EQ(slice.at("args"), R"({"id": 6, "unit": "layer1", "phase": "forward",
+      "kind": "norm", "micro_step": 0, "bytes": 1000})"_json);
 }
 
 TEST(ChromeTrace, KeepsEveryNanosecondOfALongStep) {

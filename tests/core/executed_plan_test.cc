@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/executed_plan.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "sim/core/base/error.h"
 #include "sim/core/features.h"
-#include "sim/core/model.h"
+#include "tests/core/common.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright {
 namespace {
-
-using ::testing::StartsWith;
 
 Model model() {
   Model m = testing::tiny_llama();

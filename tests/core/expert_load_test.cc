@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/expert_load.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <fstream>
-#include <string>
 
-#include "sim/core/base/error.h"
-#include "tests/support/temp_folder.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
@@ -43,12 +37,7 @@ TEST(ExpertLoads, MeasuredRowsAreAddedUpByRankAndLayer) {
 }
 
 std::string problem(const std::string& text) {
-  try {
-    static_cast<void>(expert_load("--expert-load", text));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::refusal_of([&] { static_cast<void>(expert_load("--expert-load", text)); });
 }
 
 TEST(ExpertLoads, AreWordsOrFilesThatHold) {

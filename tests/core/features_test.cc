@@ -3,12 +3,9 @@
 // it, none from what would happen unsaid.
 #include "sim/core/features.h"
 
-#include <gtest/gtest.h>
-
 #include <functional>
 
-#include "sim/core/base/error.h"
-#include "sim/core/plan.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {

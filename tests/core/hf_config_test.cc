@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <random>
 #include <sstream>
-#include <string>
 
-#include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
+#include "tests/core/common.h"
 #include "tests/support/files.h"
-#include "tests/support/refusal.h"
-#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::get;
-using ::testing::HasSubstr;
-using testing::refusal_of;
-using ::testing::StartsWith;
 
 const fs::path kModelFiles =
     fs::path(SHARDWRIGHT_TEST_DATA "/../../profiles/data/models").lexically_normal();

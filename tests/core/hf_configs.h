@@ -2,15 +2,11 @@
 // Small configurations in the format of Hugging Face, read and refused.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <string>
-
 #include "sim/core/hf/config.h"
-#include "tests/support/refusal.h"
+#include "tests/core/common.h"
+#include "tests/support/files.h"
 
 namespace shardwright::testing {
-
-using nlohmann::json;
 
 inline json llama_config() {
   return json::parse(R"({
@@ -27,6 +23,11 @@ inline json with(json config, const json& changes) {
 
 inline json family(const std::string& type, const std::string& architecture) {
   return with(llama_config(), {{"model_type", type}, {"architectures", {architecture}}});
+}
+
+/// The configuration of a model that ships.
+inline json shipped(const std::string& name) {
+  return json::parse(get(SHARDWRIGHT_TEST_DATA "/../../profiles/data/models/" + name + ".json"));
 }
 
 inline Model read(const json& config) {

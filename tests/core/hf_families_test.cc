@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
-#include <string>
 
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {
 namespace {
 
-using nlohmann::json;
 using testing::family;
-using ::testing::HasSubstr;
 using testing::llama_config;
 using testing::problem_of;
 using testing::read;
@@ -21,22 +15,17 @@ using testing::with;
 
 TEST(HfFamilies, ListsKeysThatItIgnores) {
   EXPECT_TRUE(read(llama_config()).ignored_keys.empty());
-  const Model m = read(with(llama_config(), {{"mup_width_multiplier", 2.0},
-                                             {"vision_config", {{"depth", 3}}},
-                                             {"some_flag", false},
-                                             {"torch_dtype", "bfloat16"},
-                                             {"bos_token_id", 1},
-                                             {"_comment", "x"}}));
+  const Model m = read(with(llama_config(), R"({"mup_width_multiplier": 2.0,
+      "vision_config": {"depth": 3}, "some_flag": false, "torch_dtype": "bfloat16",
+      "bos_token_id": 1, "_comment": "x"})"_json));
   EXPECT_THAT(m.ignored_keys, ::testing::ElementsAre("mup_width_multiplier", "vision_config"));
 }
 
 TEST(HfFamilies, KnowsDropoutAndTheInitialDeviation) {
   EXPECT_EQ(read(llama_config()).dropout, "");
   EXPECT_DOUBLE_EQ(read(llama_config()).initial_deviation, 0.02);
-  const Model m = read(with(llama_config(), {{"attention_dropout", 0.5},
-                                             {"classifier_dropout", 0.3},
-                                             {"hidden_dropout", 0.0},
-                                             {"initializer_range", 0.006}}));
+  const Model m = read(with(llama_config(), R"({"attention_dropout": 0.5,
+      "classifier_dropout": 0.3, "hidden_dropout": 0.0, "initializer_range": 0.006})"_json));
   EXPECT_EQ(m.dropout, "attention_dropout is 0.5");
   EXPECT_DOUBLE_EQ(m.initial_deviation, 0.006);
   EXPECT_TRUE(m.ignored_keys.empty());
@@ -68,21 +57,15 @@ TEST(HfFamilies, LlamaKeys) {
 }
 
 TEST(HfFamilies, KeysThatDoNotMatterAreIgnored) {
-  EXPECT_EQ(problem_of(with(llama_config(), {{"attention_dropout", 0.1},
-                                             {"torch_dtype", "bfloat16"},
-                                             {"dtype", "float32"},
-                                             {"pretraining_tp", 2},
-                                             {"use_cache", true},
-                                             {"some_new_key", {{"a", 1}}}})),
+  EXPECT_EQ(problem_of(with(llama_config(), R"({"attention_dropout": 0.1,
+      "torch_dtype": "bfloat16", "dtype": "float32", "pretraining_tp": 2,
+      "use_cache": true, "some_new_key": {"a": 1}})"_json)),
             "accepted");
 }
 
 TEST(HfFamilies, BothGenerationsOfRopeAreRead) {
-  const json llama3 = {{"factor", 8.0},
-                       {"low_freq_factor", 1.0},
-                       {"high_freq_factor", 4.0},
-                       {"original_max_position_embeddings", 128},
-                       {"rope_type", "llama3"}};
+  const json llama3 = R"({"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 128, "rope_type": "llama3"})"_json;
   const Model old = read(with(llama_config(), {{"rope_scaling", llama3}}));
   EXPECT_EQ(old.rope.scaling, RopeScaling::kLlama3);
   EXPECT_EQ(old.rope.theta, 500000.0);
@@ -128,11 +111,8 @@ TEST(HfFamilies, StretchedRopeIsPlannedOnly) {
 
 // As in Llama 4 Scout's config; the executor's table of angles needs a transition.
 TEST(HfFamilies, RopeScaledWithoutATransitionIsPlannedOnly) {
-  json scaling = {{"factor", 16.0},
-                  {"low_freq_factor", 1.0},
-                  {"high_freq_factor", 1.0},
-                  {"original_max_position_embeddings", 8192},
-                  {"rope_type", "llama3"}};
+  json scaling = R"({"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+      "original_max_position_embeddings": 8192, "rope_type": "llama3"})"_json;
   const Model m = read(with(llama_config(), {{"rope_scaling", scaling}}));
   EXPECT_EQ(m.rope.scaling, RopeScaling::kLlama3);
   EXPECT_EQ(m.planning_only, "stretches some frequencies of RoPE without a transition");
@@ -270,12 +250,9 @@ TEST(HfFamilies, Gpt2) {
 }
 
 TEST(HfFamilies, GptNeox) {
-  const json config =
-      with(family("gpt_neox", "GPTNeoXForCausalLM"), {{"hidden_act", "gelu"},
-                                                      {"rotary_pct", 0.5},
-                                                      {"rotary_emb_base", 5000},
-                                                      {"rope_theta", nullptr},
-                                                      {"num_key_value_heads", nullptr}});
+  const json config = with(family("gpt_neox", "GPTNeoXForCausalLM"), R"({"hidden_act": "gelu",
+          "rotary_pct": 0.5, "rotary_emb_base": 5000, "rope_theta": null,
+          "num_key_value_heads": null})"_json);
   const Model m = read(config);
   EXPECT_EQ(m.kv_heads, 8);
   EXPECT_EQ(m.rope.rotary_fraction, 0.5);
@@ -323,11 +300,8 @@ TEST(HfFamilies, WhatChangesTheArithmeticIsRefusedByKey) {
             "experts are not modelled");
   EXPECT_THAT(problem_of(with(family("qwen3", "Qwen3ForCausalLM"), {{"num_experts", 128}})),
               HasSubstr("num_experts is 128"));
-  const json refused = {{"qk_layernorm", true},
-                        {"residual_multiplier", 0.22},
-                        {"attn_logit_softcapping", 50.0},
-                        {"kv_lora_rank", 512},
-                        {"is_causal", false}};
+  const json refused = R"({"qk_layernorm": true, "residual_multiplier": 0.22,
+      "attn_logit_softcapping": 50.0, "kv_lora_rank": 512, "is_causal": false})"_json;
   for (const auto& [key, value] : refused.items()) {
     EXPECT_THAT(problem_of(with(llama_config(), {{key, value}})),
                 HasSubstr("c.json: " + key + " is "));
@@ -388,10 +362,8 @@ TEST(HfFamilies, BadSizesNameFileKeyAndValue) {
   EXPECT_EQ(problem({{"tie_word_embeddings", 1}}),
             "c.json: tie_word_embeddings is 1, expected true or false");
   EXPECT_EQ(problem({{"rms_norm_eps", 0}}), "c.json: rms_norm_eps is 0, expected a number above 0");
-  EXPECT_THAT(problem({{"hidden_size", 262144},
-                       {"head_dim", 128},
-                       {"num_hidden_layers", 16384},
-                       {"intermediate_size", 2097152}}),
+  EXPECT_THAT(problem(R"({"hidden_size": 262144, "head_dim": 128,
+      "num_hidden_layers": 16384, "intermediate_size": 2097152})"_json),
               HasSubstr("parameters, expected at most 100000000000000"));
 }
 
@@ -403,21 +375,12 @@ json mixtral_config() {
 }
 
 json deepseek_config() {
-  return with(family("deepseek_v3", "DeepseekV3ForCausalLM"), {{"num_key_value_heads", 8},
-                                                               {"num_hidden_layers", 4},
-                                                               {"q_lora_rank", 24},
-                                                               {"kv_lora_rank", 16},
-                                                               {"qk_nope_head_dim", 8},
-                                                               {"qk_rope_head_dim", 4},
-                                                               {"v_head_dim", 6},
-                                                               {"n_routed_experts", 16},
-                                                               {"num_experts_per_tok", 4},
-                                                               {"moe_intermediate_size", 32},
-                                                               {"n_shared_experts", 2},
-                                                               {"first_k_dense_replace", 1},
-                                                               {"n_group", 4},
-                                                               {"topk_group", 2},
-                                                               {"num_nextn_predict_layers", 1}});
+  return with(family("deepseek_v3", "DeepseekV3ForCausalLM"), R"({"num_key_value_heads": 8,
+      "num_hidden_layers": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+      "qk_rope_head_dim": 4, "v_head_dim": 6, "n_routed_experts": 16,
+      "num_experts_per_tok": 4, "moe_intermediate_size": 32, "n_shared_experts": 2,
+      "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+      "num_nextn_predict_layers": 1})"_json);
 }
 
 TEST(HfExperts, MixtralHasThemInEveryLayer) {
@@ -461,24 +424,17 @@ TEST(HfExperts, DeepseekHasLatentAttentionAndLeadingDenseLayers) {
 }
 
 TEST(HfExperts, OtherFamiliesSayWhichLayersHaveThem) {
-  const json qwen =
-      with(family("qwen3_moe", "Qwen3MoeForCausalLM"), {{"num_experts", 16},
-                                                        {"num_experts_per_tok", 4},
-                                                        {"num_hidden_layers", 6},
-                                                        {"moe_intermediate_size", 32}});
+  const json qwen = with(family("qwen3_moe", "Qwen3MoeForCausalLM"), R"({"num_experts": 16,
+          "num_experts_per_tok": 4, "num_hidden_layers": 6, "moe_intermediate_size": 32})"_json);
   EXPECT_EQ(read(qwen).expert_layers(), 6);
   EXPECT_EQ(read(with(qwen, {{"decoder_sparse_step", 2}})).expert_layers(), 3);
   EXPECT_FALSE(read(with(qwen, {{"decoder_sparse_step", 2}})).has_experts(0));
   EXPECT_EQ(read(with(qwen, {{"mlp_only_layers", {1, 0}}})).experts.first_layer, 2);
   EXPECT_THAT(problem_of(with(qwen, {{"mlp_only_layers", {3}}})), HasSubstr("mlp_only_layers is"));
-  const json llama4 =
-      with(family("llama4_text", "Llama4ForCausalLM"), {{"num_local_experts", 16},
-                                                        {"num_experts_per_tok", 1},
-                                                        {"num_hidden_layers", 8},
-                                                        {"head_dim", 16},
-                                                        {"intermediate_size_mlp", 256},
-                                                        {"interleave_moe_layer_step", 2},
-                                                        {"attention_chunk_size", 64}});
+  const json llama4 = with(family("llama4_text", "Llama4ForCausalLM"), R"({"num_local_experts": 16,
+          "num_experts_per_tok": 1, "num_hidden_layers": 8, "head_dim": 16,
+          "intermediate_size_mlp": 256, "interleave_moe_layer_step": 2,
+          "attention_chunk_size": 64})"_json);
   const Model m = read(llama4);
   EXPECT_EQ(m.expert_layers(), 4);
   EXPECT_EQ(m.ffn, 256);

@@ -3,26 +3,18 @@
 // files: parameters are those of Transformers 5.24's own modules for these values, built on its
 // meta device, or counted by hand from its classes, matrix by matrix (HfRecurrent), as is what a
 // token meets.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "sim/core/local_shape.h"
-#include "sim/core/model.h"
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::problem_of;
 using testing::read;
+using testing::shipped;
 using testing::with;
 
 json layers_of(std::int64_t count, const std::vector<int>& attending, const char* other) {
@@ -35,240 +27,110 @@ json layers_of(std::int64_t count, const std::vector<int>& attending, const char
 }
 
 json qwen3_5(const std::string& type, const json& more) {
+  json text = R"({"vocab_size": 248320, "head_dim": 256, "attn_output_gate": true,
+      "full_attention_interval": 4, "mtp_num_hidden_layers": 1, "linear_num_key_heads": 16,
+      "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+      "rope_parameters": {"mrope_interleaved": true, "mrope_section": [11, 11, 10],
+        "partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"}})"_json;
+  text["model_type"] = type + "_text";
   return {{"model_type", type},
           {"architectures",
            {type == "qwen3_5" ? "Qwen3_5ForConditionalGeneration"
                               : "Qwen3_5MoeForConditionalGeneration"}},
           {"tie_word_embeddings", false},
           {"vision_config", {{"depth", 27}, {"hidden_size", 1152}}},
-          {"text_config", with({{"model_type", type + "_text"},
-                                {"vocab_size", 248320},
-                                {"head_dim", 256},
-                                {"attn_output_gate", true},
-                                {"full_attention_interval", 4},
-                                {"mtp_num_hidden_layers", 1},
-                                {"linear_num_key_heads", 16},
-                                {"linear_key_head_dim", 128},
-                                {"linear_value_head_dim", 128},
-                                {"linear_conv_kernel_dim", 4},
-                                {"rope_parameters",
-                                 {{"mrope_interleaved", true},
-                                  {"mrope_section", {11, 11, 10}},
-                                  {"partial_rotary_factor", 0.25},
-                                  {"rope_theta", 10000000},
-                                  {"rope_type", "default"}}}},
-                               more)}};
+          {"text_config", with(text, more)}};
 }
 
 json kimi_linear(const json& more = json::object()) {
-  json kda = json::array();
-  for (int layer = 1; layer <= 26; ++layer) {
-    if (layer % 4 != 0) kda.push_back(layer);
-  }
-  return with({{"model_type", "kimi_linear"},
-               {"architectures", {"KimiLinearForCausalLM"}},
-               {"hidden_size", 2304},
-               {"intermediate_size", 9216},
-               {"num_hidden_layers", 27},
-               {"num_attention_heads", 32},
-               {"num_key_value_heads", 32},
-               {"head_dim", 72},
-               {"vocab_size", 163840},
-               {"model_max_length", 1048576},
-               {"kv_lora_rank", 512},
-               {"q_lora_rank", nullptr},
-               {"qk_nope_head_dim", 128},
-               {"qk_rope_head_dim", 64},
-               {"v_head_dim", 128},
-               {"first_k_dense_replace", 1},
-               {"moe_layer_freq", 1},
-               {"num_experts", 256},
-               {"num_experts_per_token", 8},
-               {"num_shared_experts", 1},
-               {"moe_intermediate_size", 1024},
-               {"num_expert_group", 1},
-               {"topk_group", 1},
-               {"linear_attn_config",
-                {{"full_attn_layers", {4, 8, 12, 16, 20, 24, 27}},
-                 {"kda_layers", kda},
-                 {"head_dim", 128},
-                 {"num_heads", 32},
-                 {"short_conv_kernel_size", 4}}}},
-              more);
+  return with(shipped("kimi-linear-48b-a3b"), more);
 }
 
 json falcon_h1(const json& more = json::object()) {
-  return with({{"model_type", "falcon_h1"},
-               {"hidden_size", 5120},
-               {"intermediate_size", 21504},
-               {"num_hidden_layers", 72},
-               {"num_attention_heads", 20},
-               {"num_key_value_heads", 4},
-               {"head_dim", 128},
-               {"vocab_size", 261120},
-               {"mamba_d_ssm", 4096},
-               {"mamba_n_heads", 32},
-               {"mamba_d_head", 128},
-               {"mamba_n_groups", 2},
-               {"mamba_d_state", 256},
-               {"mamba_rms_norm", false},
-               {"embedding_multiplier", 5.656854249492381},
-               {"ssm_multipliers", {0.35, 0.25, 0.18, 0.5, 0.35}}},
+  return with(R"({"model_type": "falcon_h1", "hidden_size": 5120,
+      "intermediate_size": 21504, "num_hidden_layers": 72, "num_attention_heads": 20,
+      "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 261120, "mamba_d_ssm": 4096,
+      "mamba_n_heads": 32, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 256,
+      "mamba_rms_norm": false, "embedding_multiplier": 5.656854249492381,
+      "ssm_multipliers": [0.35, 0.25, 0.18, 0.5, 0.35]})"_json,
               more);
 }
 
 json jamba(const json& more = json::object()) {
-  return with({{"model_type", "jamba"},
-               {"hidden_size", 4096},
-               {"intermediate_size", 14336},
-               {"num_hidden_layers", 32},
-               {"num_attention_heads", 32},
-               {"num_key_value_heads", 8},
-               {"vocab_size", 65536},
-               {"num_experts", 16},
-               {"num_experts_per_tok", 2},
-               {"mamba_d_state", 16},
-               {"mamba_dt_rank", 256},
-               {"attn_layer_period", 8},
-               {"attn_layer_offset", 4},
-               {"expert_layer_period", 2},
-               {"expert_layer_offset", 1}},
+  return with(R"({"model_type": "jamba", "hidden_size": 4096, "intermediate_size": 14336,
+      "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+      "vocab_size": 65536, "num_experts": 16, "num_experts_per_tok": 2,
+      "mamba_d_state": 16, "mamba_dt_rank": 256, "attn_layer_period": 8,
+      "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1})"_json,
               more);
 }
 
 json nemotron3(const json& more) {
-  return with({{"model_type", "nemotron_h"},
-               {"mlp_hidden_act", "relu2"},
-               {"num_attention_heads", 32},
-               {"num_key_value_heads", 2},
-               {"head_dim", 128},
-               {"vocab_size", 131072},
-               {"mamba_head_dim", 64},
-               {"ssm_state_size", 128},
-               {"n_groups", 8},
-               {"chunk_size", 128},
-               {"n_shared_experts", 1},
-               {"intermediate_size", 2688}},
+  return with(R"({"model_type": "nemotron_h", "mlp_hidden_act": "relu2",
+      "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+      "vocab_size": 131072, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+      "chunk_size": 128, "n_shared_experts": 1, "intermediate_size": 2688})"_json,
               more);
 }
 
 json nano() {
   return nemotron3(
-      {{"hidden_size", 2688},
-       {"num_hidden_layers", 52},
-       {"hybrid_override_pattern", "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
-       {"mamba_num_heads", 64},
-       {"n_routed_experts", 128},
-       {"num_experts_per_tok", 6},
-       {"moe_intermediate_size", 1856},
-       {"moe_shared_expert_intermediate_size", 3712}});
+      R"({"hidden_size": 2688, "num_hidden_layers": 52,
+          "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+          "mamba_num_heads": 64, "n_routed_experts": 128, "num_experts_per_tok": 6,
+          "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712})"_json);
 }
 
 json super() {
-  return nemotron3({{"hidden_size", 4096},
-                    {"num_hidden_layers", 88},
-                    {"hybrid_override_pattern",
-                     std::string(40, 'M') + std::string(40, 'E') + std::string(8, '*')},
-                    {"mtp_hybrid_override_pattern", "*E"},
-                    {"num_nextn_predict_layers", 1},
-                    {"mamba_num_heads", 128},
-                    {"n_routed_experts", 512},
-                    {"num_experts_per_tok", 22},
-                    {"moe_latent_size", 1024},
-                    {"moe_intermediate_size", 2688},
-                    {"moe_shared_expert_intermediate_size", 5376}});
-}
-
-json minimax_text_01() {
-  json types = json::array();
-  for (int layer = 0; layer < 80; ++layer) types.push_back(layer % 8 == 7 ? 1 : 0);
-  return {{"model_type", "minimax_text_01"},
-          {"hidden_size", 6144},
-          {"intermediate_size", 9216},
-          {"num_hidden_layers", 80},
-          {"num_attention_heads", 64},
-          {"num_key_value_heads", 8},
-          {"head_dim", 128},
-          {"vocab_size", 200064},
-          {"num_local_experts", 32},
-          {"num_experts_per_tok", 2},
-          {"attn_type_list", types}};
+  json config = R"({"hidden_size": 4096, "num_hidden_layers": 88,
+      "mtp_hybrid_override_pattern": "*E", "num_nextn_predict_layers": 1, "mamba_num_heads": 128,
+      "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_latent_size": 1024,
+      "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376})"_json;
+  config["hybrid_override_pattern"] =
+      std::string(40, 'M') + std::string(40, 'E') + std::string(8, '*');
+  return nemotron3(config);
 }
 
 json lfm2(const json& more = json::object()) {
-  return with({{"model_type", "lfm2"},
-               {"hidden_size", 2048},
-               {"block_ff_dim", 12288},
-               {"block_multiple_of", 256},
-               {"block_auto_adjust_ff_dim", true},
-               {"num_hidden_layers", 16},
-               {"full_attn_idxs", {2, 5, 8, 10, 12, 14}},
-               {"num_attention_heads", 32},
-               {"num_key_value_heads", 8},
-               {"conv_L_cache", 3},
-               {"conv_bias", false},
-               {"tie_embedding", true},
-               {"vocab_size", 65536}},
+  return with(R"({"model_type": "lfm2", "hidden_size": 2048, "block_ff_dim": 12288,
+      "block_multiple_of": 256, "block_auto_adjust_ff_dim": true, "num_hidden_layers": 16,
+      "full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_attention_heads": 32,
+      "num_key_value_heads": 8, "conv_L_cache": 3, "conv_bias": false,
+      "tie_embedding": true, "vocab_size": 65536})"_json,
               more);
 }
 
 json lfm2_moe() {
-  return {{"model_type", "lfm2_moe"},
-          {"hidden_size", 2048},
-          {"intermediate_size", 7168},
-          {"moe_intermediate_size", 1792},
-          {"num_hidden_layers", 24},
-          {"num_dense_layers", 2},
-          {"layer_types", layers_of(24, {2, 6, 10, 14, 18, 21}, "conv")},
-          {"num_attention_heads", 32},
-          {"num_key_value_heads", 8},
-          {"num_experts", 32},
-          {"num_experts_per_tok", 4},
-          {"vocab_size", 65536}};
+  json config = R"({"model_type": "lfm2_moe", "hidden_size": 2048, "intermediate_size": 7168,
+      "moe_intermediate_size": 1792, "num_hidden_layers": 24, "num_dense_layers": 2,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "num_experts": 32,
+      "num_experts_per_tok": 4, "vocab_size": 65536})"_json;
+  config["layer_types"] = layers_of(24, {2, 6, 10, 14, 18, 21}, "conv");
+  return config;
 }
 
 json gemma4(const json& more) {
-  return {{"model_type", "gemma4"},
-          {"text_config",
-           with({{"model_type", "gemma4_text"},
-                 {"vocab_size", 262144},
-                 {"head_dim", 256},
-                 {"global_head_dim", 512},
-                 {"attention_k_eq_v", true},
-                 {"hidden_size_per_layer_input", 0},
-                 {"num_kv_shared_layers", 0},
-                 {"sliding_window", 1024},
-                 {"use_bidirectional_attention", "vision"},
-                 {"final_logit_softcapping", 30.0},
-                 {"rope_parameters",
-                  {{"full_attention",
-                    {{"partial_rotary_factor", 0.25},
-                     {"rope_theta", 1000000.0},
-                     {"rope_type", "proportional"}}},
-                   {"sliding_attention", {{"rope_theta", 10000.0}, {"rope_type", "default"}}}}}},
-                more)}};
+  const json text = R"({"model_type": "gemma4_text", "vocab_size": 262144, "head_dim": 256,
+      "global_head_dim": 512, "attention_k_eq_v": true, "hidden_size_per_layer_input": 0,
+      "num_kv_shared_layers": 0, "sliding_window": 1024, "use_bidirectional_attention": "vision",
+      "final_logit_softcapping": 30.0, "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0,
+                           "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}})"_json;
+  return {{"model_type", "gemma4"}, {"text_config", with(text, more)}};
 }
 
 json gemma4_31b() {
-  return gemma4({{"hidden_size", 5376},
-                 {"intermediate_size", 21504},
-                 {"num_hidden_layers", 60},
-                 {"num_attention_heads", 32},
-                 {"num_key_value_heads", 16},
-                 {"num_global_key_value_heads", 4}});
+  return gemma4(R"({"hidden_size": 5376, "intermediate_size": 21504,
+      "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+      "num_global_key_value_heads": 4})"_json);
 }
 
 json gemma4_26b() {
-  return gemma4({{"hidden_size", 2816},
-                 {"intermediate_size", 2112},
-                 {"num_hidden_layers", 30},
-                 {"num_attention_heads", 16},
-                 {"num_key_value_heads", 8},
-                 {"num_global_key_value_heads", 2},
-                 {"enable_moe_block", true},
-                 {"num_experts", 128},
-                 {"top_k_experts", 8},
-                 {"moe_intermediate_size", 704}});
+  return gemma4(R"({"hidden_size": 2816, "intermediate_size": 2112,
+      "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+      "num_global_key_value_heads": 2, "enable_moe_block": true, "num_experts": 128,
+      "top_k_experts": 8, "moe_intermediate_size": 704})"_json);
 }
 
 json olmo_hybrid() {
@@ -277,86 +139,48 @@ json olmo_hybrid() {
 }
 
 json mamba2(const json& more = json::object()) {
-  return with({{"model_type", "mamba2"},
-               {"hidden_size", 2560},
-               {"num_hidden_layers", 64},
-               {"num_heads", 80},
-               {"head_dim", 64},
-               {"n_groups", 1},
-               {"state_size", 128},
-               {"vocab_size", 50288},
-               {"tie_word_embeddings", true}},
+  return with(R"({"model_type": "mamba2", "hidden_size": 2560, "num_hidden_layers": 64,
+      "num_heads": 80, "head_dim": 64, "n_groups": 1, "state_size": 128,
+      "vocab_size": 50288, "tie_word_embeddings": true})"_json,
               more);
 }
 
 json bamba(const json& more = json::object()) {
-  return with({{"model_type", "bamba"},
-               {"hidden_size", 4096},
-               {"num_hidden_layers", 32},
-               {"num_attention_heads", 32},
-               {"num_key_value_heads", 8},
-               {"intermediate_size", 14336},
-               {"vocab_size", 128256},
-               {"attn_layer_indices", {9, 18, 27}},
-               {"mamba_n_heads", 128},
-               {"mamba_d_head", "auto"},
-               {"mamba_n_groups", 1},
-               {"mamba_d_state", 128}},
+  return with(R"({"model_type": "bamba", "hidden_size": 4096, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+      "vocab_size": 128256, "attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128,
+      "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 128})"_json,
               more);
 }
 
 json granite_tiny() {
   json types = json::array();
   for (int layer = 0; layer < 40; ++layer) types.push_back(layer % 10 == 5 ? "attention" : "mamba");
-  return {{"model_type", "granitemoehybrid"},
-          {"hidden_size", 1536},
-          {"num_hidden_layers", 40},
-          {"num_attention_heads", 12},
-          {"num_key_value_heads", 4},
-          {"num_local_experts", 64},
-          {"num_experts_per_tok", 6},
-          {"intermediate_size", 512},
-          {"shared_intermediate_size", 1024},
-          {"vocab_size", 100352},
-          {"mamba_n_heads", 48},
-          {"mamba_d_head", 64},
-          {"mamba_n_groups", 1},
-          {"mamba_d_state", 128},
-          {"tie_word_embeddings", true},
-          {"layer_types", types}};
+  json config = R"({"model_type": "granitemoehybrid", "hidden_size": 1536,
+      "num_hidden_layers": 40, "num_attention_heads": 12, "num_key_value_heads": 4,
+      "num_local_experts": 64, "num_experts_per_tok": 6, "intermediate_size": 512,
+      "shared_intermediate_size": 1024, "vocab_size": 100352, "mamba_n_heads": 48,
+      "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
+      "tie_word_embeddings": true})"_json;
+  config["layer_types"] = types;
+  return config;
 }
 
 json nemotron_h(const json& more = json::object()) {
-  return with({{"model_type", "nemotron_h"},
-               {"hidden_size", 4096},
-               {"num_hidden_layers", 52},
-               {"hybrid_override_pattern", "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
-               {"num_attention_heads", 32},
-               {"num_key_value_heads", 8},
-               {"attention_head_dim", 128},
-               {"intermediate_size", 21504},
-               {"mlp_hidden_act", "relu2"},
-               {"vocab_size", 131072},
-               {"mamba_num_heads", 128},
-               {"mamba_head_dim", 64},
-               {"n_groups", 8},
-               {"ssm_state_size", 128}},
+  return with(R"({"model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
+      "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+      "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
+      "intermediate_size": 21504, "mlp_hidden_act": "relu2", "vocab_size": 131072,
+      "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128})"_json,
               more);
 }
 
 json qwen3_next(const json& more = json::object()) {
-  return with({{"model_type", "qwen3_next"},
-               {"hidden_size", 2048},
-               {"num_hidden_layers", 48},
-               {"num_attention_heads", 16},
-               {"num_key_value_heads", 2},
-               {"head_dim", 256},
-               {"intermediate_size", 5120},
-               {"moe_intermediate_size", 512},
-               {"shared_expert_intermediate_size", 512},
-               {"num_experts", 512},
-               {"num_experts_per_tok", 10},
-               {"vocab_size", 151936}},
+  return with(R"({"model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 48,
+      "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+      "intermediate_size": 5120, "moe_intermediate_size": 512,
+      "shared_expert_intermediate_size": 512, "num_experts": 512,
+      "num_experts_per_tok": 10, "vocab_size": 151936})"_json,
               more);
 }
 
@@ -367,43 +191,28 @@ struct CountedByModules {
 
 TEST(HfHybrids, ParametersAreThoseOfTransformersModules) {
   const std::vector<CountedByModules> all = {
-      {qwen3_5("qwen3_5", {{"hidden_size", 5120},
-                           {"intermediate_size", 17408},
-                           {"num_hidden_layers", 64},
-                           {"num_attention_heads", 24},
-                           {"num_key_value_heads", 4},
-                           {"linear_num_value_heads", 48}}),
+      {qwen3_5("qwen3_5", R"({"hidden_size": 5120, "intermediate_size": 17408,
+          "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
+          "linear_num_value_heads": 48})"_json),
        26'895'998'464},
-      {qwen3_5("qwen3_5_moe", {{"hidden_size", 2048},
-                               {"num_hidden_layers", 40},
-                               {"num_attention_heads", 16},
-                               {"num_key_value_heads", 2},
-                               {"num_experts", 256},
-                               {"num_experts_per_tok", 8},
-                               {"moe_intermediate_size", 512},
-                               {"shared_expert_intermediate_size", 512},
-                               {"linear_num_value_heads", 32}}),
+      {qwen3_5("qwen3_5_moe", R"({"hidden_size": 2048, "num_hidden_layers": 40,
+          "num_attention_heads": 16, "num_key_value_heads": 2, "num_experts": 256,
+          "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+          "shared_expert_intermediate_size": 512, "linear_num_value_heads": 32})"_json),
        34'660'610'688},
       {olmo_hybrid(), 7'430'870'688},
       {kimi_linear(), 49'122'675'072},
       {falcon_h1(), 33'642'221'312},
-      {falcon_h1({{"hidden_size", 1024},
-                  {"num_hidden_layers", 36},
-                  {"num_attention_heads", 8},
-                  {"num_key_value_heads", 2},
-                  {"head_dim", 64},
-                  {"mamba_d_ssm", 1536},
-                  {"mamba_n_heads", 24},
-                  {"mamba_d_head", 64},
-                  {"mamba_n_groups", 1},
-                  {"mamba_d_state", 128},
-                  {"intermediate_size", 2048},
-                  {"vocab_size", 32784}}),
+      {falcon_h1(R"({"hidden_size": 1024, "num_hidden_layers": 36,
+          "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+          "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64,
+          "mamba_n_groups": 1, "mamba_d_state": 128, "intermediate_size": 2048,
+          "vocab_size": 32784})"_json),
        521'411'104},
       {jamba(), 51'570'323'328},
       {nano(), 31'577'937'344},
       {super(), 120'668'687'360},
-      {minimax_text_01(), 456'089'655'296},
+      {shipped("minimax-text-01"), 456'089'655'296},
       {lfm2(), 1'170'340'608},
       {lfm2_moe(), 8'339'929'856},
       {gemma4_31b(), 30'697'345'280},
@@ -428,7 +237,7 @@ TEST(HfHybrids, ATokenMeetsWhatNamesSay) {
   EXPECT_NEAR(active(lfm2_moe()), 1.5, 0.1);
   EXPECT_NEAR(active(gemma4_26b()), 3.8, 0.1);
   EXPECT_NEAR(active(jamba()), 12.0, 0.2);
-  EXPECT_NEAR(active(minimax_text_01()), 45.9 + 2.46, 0.1);
+  EXPECT_NEAR(active(shipped("minimax-text-01")), 45.9 + 2.46, 0.1);
 }
 
 std::int64_t count(const Model& m, LayerKind kind) {
@@ -537,10 +346,8 @@ TEST(HfHybrids, WhatDoesNotFitTogetherIsRefused) {
 // Ling's linear attention: files say use_qk_norm, which is what one means that lacks it.
 TEST(HfRecurrent, LingsNormsOfHeadsAreRead) {
   const json ling = with(testing::family("bailing_moe_linear", "BailingMoeLinearV2ForCausalLM"),
-                         {{"num_hidden_layers", 5},
-                          {"num_experts", 8},
-                          {"num_experts_per_tok", 2},
-                          {"moe_intermediate_size", 32}});
+                         R"({"num_hidden_layers": 5, "num_experts": 8,
+                             "num_experts_per_tok": 2, "moe_intermediate_size": 32})"_json);
   EXPECT_TRUE(read(ling).qk_norm);
   EXPECT_EQ(read(with(ling, {{"use_qk_norm", true}})), read(ling));
   EXPECT_FALSE(read(with(ling, {{"use_qk_norm", false}})).qk_norm);
@@ -589,13 +396,8 @@ TEST(HfRecurrent, LayersHaveTheHalvesThatFilesSay) {
 }
 
 TEST(HfRecurrent, FlopsCountProductsStatesAndConvolution) {
-  const Model m = read(mamba2({{"hidden_size", 64},
-                               {"num_hidden_layers", 2},
-                               {"num_heads", 4},
-                               {"head_dim", 32},
-                               {"n_groups", 2},
-                               {"state_size", 16},
-                               {"vocab_size", 100}}));
+  const Model m = read(mamba2(R"({"hidden_size": 64, "num_hidden_layers": 2,
+      "num_heads": 4, "head_dim": 32, "n_groups": 2, "state_size": 16, "vocab_size": 100})"_json));
   EXPECT_EQ(count_parameters(m).total(2), 66'648);
   for (const std::int64_t length : {128, 4096}) {  // a recurrence does not grow with the sequence
     const ForwardFlops flops = forward_flops_per_token(m, length);

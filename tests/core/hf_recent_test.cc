@@ -1,27 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Families of 2025 and 2026: the parameters of small shapes are those that Transformers 5.23 counts
 // for them (scripts/check_models compares published shapes).
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "sim/core/executed_plan.h"
-#include "sim/core/model.h"
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {
 namespace {
 
-using nlohmann::json;
-using ::testing::HasSubstr;
 using testing::problem_of;
 using testing::read;
-using testing::refusal_of;
 using testing::with;
 
 json small(const std::string& type, const json& more) {
@@ -56,40 +44,24 @@ std::vector<Shape> shapes() {
        187776, 0},
       {"ernie4_5", {{"head_dim", 16}, {"use_bias", true}}, 166464, 0},
       {"ernie4_5_moe",
-       {{"moe_num_experts", 4},
-        {"moe_k", 2},
-        {"moe_intermediate_size", 32},
-        {"moe_layer_start_index", 1}},
-       179532,
-       0},
+       R"({"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32,
+           "moe_layer_start_index": 1})"_json,
+       179532, 0},
       {"exaone4", {{"sliding_window", 32}}, 131712, 3},
-      {"glm4_moe",
-       experts({{"head_dim", 16},
-                {"n_routed_experts", 4},
-                {"first_k_dense_replace", 1},
-                {"use_qk_norm", true},
-                {"attention_bias", true}}),
+      {"glm4_moe", experts(R"({"head_dim": 16, "n_routed_experts": 4, "first_k_dense_replace": 1,
+           "use_qk_norm": true, "attention_bias": true})"_json),
        211136, 0},
-      {"glm4_moe_lite",
-       experts({{"num_key_value_heads", 8},
-                {"q_lora_rank", 24},
-                {"kv_lora_rank", 16},
-                {"qk_nope_head_dim", 8},
-                {"qk_rope_head_dim", 4},
-                {"v_head_dim", 8},
-                {"n_routed_experts", 4},
-                {"n_shared_experts", 1},
-                {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse"}}}),
+      {"glm4_moe_lite", experts(R"({"num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 16,
+           "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+           "n_routed_experts": 4, "n_shared_experts": 1,
+           "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]})"_json),
        173536, 0},
       {"granitemoe", {{"num_local_experts", 4}, {"num_experts_per_tok", 2}}, 353856, 0},
       {"granitemoehybrid",
-       {{"num_local_experts", 0},
-        {"num_experts_per_tok", 0},
-        {"shared_intermediate_size", 80},
-        {"layer_types", {"attention", "attention", "attention", "attention"}},
-        {"tie_word_embeddings", true}},
-       111168,
-       0},
+       R"({"num_local_experts": 0, "num_experts_per_tok": 0,
+           "shared_intermediate_size": 80, "tie_word_embeddings": true,
+           "layer_types": ["attention", "attention", "attention", "attention"]})"_json,
+       111168, 0},
       {"helium", {{"head_dim", 8}}, 131648, 0},
       {"hunyuan_v1_dense", {{"head_dim", 16}}, 172736, 0},
       {"minimax_m2",
@@ -177,12 +149,9 @@ TEST(HfRecent, FilesAsTransformers5SavesThem) {
   EXPECT_THAT(problem_of(small("llama", {{"rope_parameters", angles}})),
               HasSubstr("one set of RoPE"));
   // A window that is not used.
-  const json unused = small("qwen2_moe", {{"sliding_window", 0},
-                                          {"use_sliding_window", false},
-                                          {"num_local_experts", 4},
-                                          {"num_experts_per_tok", 2},
-                                          {"moe_intermediate_size", 32},
-                                          {"shared_expert_intermediate_size", 32}});
+  const json unused = small("qwen2_moe", R"({"sliding_window": 0,
+      "use_sliding_window": false, "num_local_experts": 4, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32})"_json);
   EXPECT_EQ(read(unused).sliding_window, 0);
 }
 
@@ -229,10 +198,8 @@ TEST(HfRecent, MimoIsQwen2WithMultiTokenPrediction) {
 
 TEST(HfRecent, ListsForLayersMustAgree) {
   const auto hunyuan = [](const json& more) {
-    return with(small("hunyuan_v1_moe", {{"head_dim", 8},
-                                         {"num_experts", 4},
-                                         {"moe_intermediate_size", {32, 32, 32, 32}},
-                                         {"num_shared_expert", {1, 1, 1, 1}}}),
+    return with(small("hunyuan_v1_moe", R"({"head_dim": 8, "num_experts": 4,
+        "moe_intermediate_size": [32, 32, 32, 32], "num_shared_expert": [1, 1, 1, 1]})"_json),
                 more);
   };
   const Model m = read(hunyuan({{"moe_topk", {2, 2, 2, 2}}}));
@@ -293,15 +260,10 @@ TEST(HfRecent, WhatIsNotModelledIsRefused) {
                                                     {"mamba_n_heads", 4},
                                                     {"layer_types", {"mamba", "attention"}}})),
               HasSubstr("a type for each of the 4 layers"));
-  EXPECT_THAT(
-      problem_of(small("glm4_moe_lite", experts({{"num_key_value_heads", 8},
-                                                 {"kv_lora_rank", 16},
-                                                 {"qk_nope_head_dim", 8},
-                                                 {"qk_rope_head_dim", 4},
-                                                 {"v_head_dim", 8},
-                                                 {"n_routed_experts", 4},
-                                                 {"mlp_layer_types", {"sparse", "dense"}}}))),
-      HasSubstr("mlp_layer_types[1]"));
+  EXPECT_THAT(problem_of(small("glm4_moe_lite", experts(R"({"num_key_value_heads": 8,
+          "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+          "v_head_dim": 8, "n_routed_experts": 4, "mlp_layer_types": ["sparse", "dense"]})"_json))),
+              HasSubstr("mlp_layer_types[1]"));
 }
 
 }  // namespace

@@ -1,24 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/base/json_file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <random>
-#include <string>
-
-#include "sim/core/base/error.h"
-#include "tests/support/refusal.h"
-#include "tests/support/temp_folder.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using testing::refusal_of;
 
 JsonFile parse(std::string_view text) {
   return JsonFile::parse(text, "m.json");
@@ -172,24 +158,8 @@ TEST(JsonFile, SurvivesRandomDamage) {
   std::mt19937 random(7);
   int parsed = 0;
   for (int round = 0; round < 20'000; ++round) {
-    std::string text = good;
-    for (auto edits = 1 + random() % 3; edits > 0; --edits) {
-      const std::size_t at = random() % text.size();
-      const char byte = bytes[random() % bytes.size()];
-      switch (random() % 3) {
-        case 0:
-          text[at] = byte;
-          break;
-        case 1:
-          text.insert(at, 1, byte);
-          break;
-        default:
-          text.erase(at, 1 + random() % 4);
-      }
-      if (text.empty()) text = "{";
-    }
     try {
-      const JsonFile file = parse(text);
+      const JsonFile file = parse(damaged(good, bytes, random));
       ++parsed;
       const JsonReader root = file.root();
       const auto size = root.optional<std::int64_t>("hidden_size", 1, at_least(1));

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of invariants that do not hold names tests that exist, and who mends them.
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <set>
-#include <string>
 
 #include "sim/core/base/read_file.h"
+#include "tests/core/common.h"
 #include "tests/support/invariant.h"
 
 namespace shardwright::testing {

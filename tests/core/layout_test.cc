@@ -2,15 +2,10 @@
 // Racks are filled evenly, in whole trays, and cut no group that could stay whole.
 #include "sim/core/layout.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <map>
-#include <set>
-#include <string>
-#include <vector>
 
-#include "sim/core/plan.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 

@@ -3,17 +3,12 @@
 // every tensor and expert parallelism that divides it.
 #include "sim/core/local_shape.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
-#include <filesystem>
 #include <iterator>
 #include <map>
-#include <string>
-#include <vector>
 
-#include "sim/core/base/error.h"
 #include "sim/core/hf/config.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 

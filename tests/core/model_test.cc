@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/model.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
-#include <string>
 
-#include "sim/core/base/error.h"
-#include "tests/support/refusal.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
-
-using testing::refusal_of;
 
 Model tiny() {
   Model m;

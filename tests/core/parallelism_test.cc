@@ -2,16 +2,9 @@
 // Knobs of parallelism: read, written, kept in plan files, and refused where they divide nothing.
 #include "sim/core/parallelism.h"
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
-#include "sim/core/base/error.h"
-#include "sim/core/model.h"
-#include "sim/core/plan.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/plan_knobs.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
@@ -40,12 +33,8 @@ Plan plan_of(std::int64_t gpus) {
 }
 
 void expect_refused(const Plan& plan, const std::string& words, const Model& model = llama_8b()) {
-  try {
-    check_plan(plan, model, 8);
-    FAIL() << "not refused: " << words;
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(testing::refusal_of([&] { check_plan(plan, model, 8); }),
+              ::testing::HasSubstr(words));
 }
 
 TEST(Parallelism, DefaultsDivideNothing) {

@@ -2,16 +2,12 @@
 #include "sim/core/base/parse_number.h"
 
 #include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <random>
-#include <string>
 
-#include "sim/core/base/error.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 
@@ -91,8 +87,6 @@ TEST(ParseNumber, ExactIntegerKeepsItsRange) {
   EXPECT_FALSE(exact_integer(-std::numeric_limits<double>::infinity()));
   EXPECT_EQ(exact_integer(-0.0), 0);
 }
-
-using ::testing::ElementsAre;
 
 // The code of the Error that `parse` throws; kDone when it throws none.
 template <typename Parse>
@@ -174,14 +168,10 @@ TEST(SplitCommas, KeepsEmptyWords) {
 }
 
 TEST(FailWord, NamesTheNearest) {
-  try {
-    fail_word("--strategy", "yafdsp", {"ddp", "yafsdp"});
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "--strategy is 'yafdsp', but it must be one of ddp, yafsdp, did you mean "
-                 "'yafsdp'?");
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-  }
+  EXPECT_EQ(testing::refusal_of([] {
+              fail_word("--strategy", "yafdsp", {"ddp", "yafsdp"});
+            }),
+            "--strategy is 'yafdsp', but it must be one of ddp, yafsdp, did you mean 'yafsdp'?");
 }
 
 }  // namespace

@@ -3,12 +3,8 @@
 // that make up the whole.
 #include "sim/core/placement.h"
 
-#include <gtest/gtest.h>
-
-#include <set>
-#include <vector>
-
 #include "sim/core/arena.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {

@@ -1,26 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/plan_knobs.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <random>
-#include <string>
-
-#include "sim/core/base/error.h"
 #include "sim/core/plan_json.h"
-#include "tests/support/not_empty.h"
-#include "tests/support/refusal.h"
-#include "tests/support/temp_folder.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 
 namespace {
-
-using ::testing::ElementsAre;
-using testing::refusal_of;
 
 constexpr std::int64_t kLayers = 80;
 
@@ -131,11 +117,6 @@ TEST(PlanKnobs, ErrorsNameWhereTheValueStands) {
             "recompute in run.ini is 'ful', expected none, full, selective-op, or a list of norm, "
             "swiglu, ffn, attention, block.");
 }
-
-using nlohmann::json;
-using ::testing::HasSubstr;
-using testing::refusal_of;
-using ::testing::StartsWith;
 
 /// A document in which no knob has its default.
 PlanDocument unusual() {

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/plan.h"
 
-#include <gtest/gtest.h>
-
-#include <string>
-
-#include "sim/core/model.h"
-#include "tests/support/refusal.h"
+#include "tests/core/common.h"
 
 namespace shardwright {
 namespace {
-
-using testing::refusal_of;
 
 std::string problem_of(const Plan& plan, std::int64_t layers = 80, std::int64_t gpus_per_node = 8) {
   return refusal_of([&] { check_plan(plan, layers, gpus_per_node); });

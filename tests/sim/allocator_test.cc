@@ -1,23 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/memory/allocator.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <iterator>
-#include <random>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
-#include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
-#include "sim/predict.h"
+#include "tests/sim/prediction.h"
 #include "tests/sim/reference_allocator.h"
-#include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
 
 namespace shardwright::sim {
@@ -428,9 +416,6 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"expandable_unlimited", {.expandable_segments = true}}),
     parameter_name);
 
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
-
 MemoryPrediction memory_with(const std::vector<std::string>& set,
                              const std::string& stack = "hf-eager") {
   Plan plan;
@@ -441,8 +426,7 @@ MemoryPrediction memory_with(const std::vector<std::string>& set,
   plan.grad_accum = 3;
   plan.ckpt_layers = 7;
   plan.recompute = Recompute::kFull;
-  return predict(load_model(profiles::data_dir() / "models", "llama-3-8b"),
-                 profiles::load_profile("dgx-h100", stack, set), plan)
+  return predict(shipped("llama-3-8b"), profiles::load_profile("dgx-h100", stack, set), plan)
       .memory;
 }
 

@@ -3,15 +3,8 @@
 // series allow, narrows the interval of its model alone, and carries to other sizes.
 #include "sim/calibrate/anchor.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
 #include "profiles/uncertainty/uncertainty.h"
-#include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
+#include "tests/sim/prediction.h"
 
 namespace shardwright::sim {
 namespace {
@@ -21,7 +14,7 @@ double half_span(const Prediction& prediction) {
 }
 
 struct Anchored : ::testing::Test {
-  Model model = load_model(profiles::data_dir() / "models", "llama-3.1-8b");
+  Model model = shipped("llama-3.1-8b");
   profiles::Profile base = profiles::load_profile("dgx-h100", "torch-compile");
   Plan plan;
 
@@ -83,7 +76,7 @@ TEST_F(Anchored, OtherSizesFollowAndTheirIntervalNarrows) {
 
 TEST_F(Anchored, AnotherModelIsNotNarrowedAndSaysWhy) {
   const AnchorFit fit = by(1.1);
-  const Model other = load_model(profiles::data_dir() / "models", "llama-3-70b");
+  const Model other = shipped("llama-3-70b");
   plan.ckpt_layers = 80;
   plan.gpus = 64;
   const Prediction after = predict(other, fit.result.profile, plan);

@@ -3,17 +3,10 @@
 // and still cover, merging, drift.
 #include "sim/calibrate/calibrate.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-
 #include "sim/calibrate/rows.h"
 #include "sim/calibrate/stack_from_trace.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
+#include "tests/sim/prediction.h"
 #include "tests/sim/synthetic_machine.h"
-#include "tests/support/not_empty.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/tiny_models.h"
 
@@ -23,7 +16,6 @@ namespace {
 using profiles::CostGroup;
 using profiles::Observation;
 using profiles::Profile;
-using ::testing::HasSubstr;
 
 Model small_model() {
   Model model = shardwright::testing::tiny_llama();

@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The closed form against what it stands for: the memory of the lowered schedule, to the byte, and
 // the event simulation, never above; on plans of every strategy, stack and kind of cluster.
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
 #include "sim/bounds/bounds.h"
-#include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
-#include "sim/core/plan.h"
-#include "sim/predict.h"
-#include "sim/strategies/lower.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/parameter_name.h"
 
 namespace shardwright::sim {
 namespace {
-
-Model model_named(const char* name) {
-  return load_model(profiles::data_dir() / "models", name);
-}
 
 std::string in_words(const Plan& plan) {
   return plan.stack + " " + std::string(name_of(plan.strategy)) + " gpus " +
@@ -122,8 +106,7 @@ class ClosedFormCase : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ClosedFormCase, MemoryIsExactAndTimeIsALowerBound) {
   const Case& c = GetParam();
-  const std::vector<double> gaps =
-      check_random_plans(7, 60, c.stack, c.cluster, model_named(c.model));
+  const std::vector<double> gaps = check_random_plans(7, 60, c.stack, c.cluster, shipped(c.model));
   ASSERT_GT(gaps.size(), 60U);
   // Tight enough to prune with: half of all plans within a few percent.
   EXPECT_LT(gaps[gaps.size() / 2], c.median_gap);
@@ -142,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Stacks, ClosedFormCase,
                          parameter_name);
 
 TEST(ClosedForm, CoversEveryLengthOfTheCheckpointedPrefix) {
-  const Model model = model_named("llama-3-8b");
+  const Model model = shipped("llama-3-8b");
   for (const char* stack : {"native", "torch-eager"}) {
     const profiles::Profile profile = profiles::load_profile("dgx-h100", stack);
     Predictor predictor(model, profile);
@@ -170,7 +153,7 @@ TEST(ClosedForm, BoundsEveryPlanOfOneStage) {
   for (const Asked& c :
        {Asked{"megatron-core", "mixtral-8x7b"}, Asked{"megatron-core", "llama-3-8b"},
         Asked{"torch-compile", "llama-3-8b"}, Asked{"native", "llama-3-8b"}}) {
-    Model model = model_named(c.model);
+    Model model = shipped(c.model);
     model.layers = 6;
     const profiles::Profile profile = profiles::load_profile("dgx-h100", c.stack);
     Predictor predictor(model, profile);
@@ -210,7 +193,7 @@ TEST(ClosedForm, APlanThatRecomputesNothingIsAFamilyOfOne) {
   Plan plan;
   plan.gpus = 8;
   plan.recompute = Recompute::kNone;
-  Predictor predictor(model_named("llama-3-8b"), profiles::load_profile("dgx-h100", "native"));
+  Predictor predictor(shipped("llama-3-8b"), profiles::load_profile("dgx-h100", "native"));
   Bounds& bounds = predictor.bounds();
   EXPECT_EQ(bounds.family(plan).size(), 1U);
   plan.recompute = Recompute::kFull;
@@ -222,7 +205,7 @@ TEST(ClosedForm, APlanThatRecomputesNothingIsAFamilyOfOne) {
 TEST(ClosedForm, ImpossiblePlansAreErrors) {
   Plan plan;
   plan.gpus = 12;  // a node and a half
-  Predictor predictor(model_named("llama-3-8b"), profiles::load_profile("dgx-h100", "native"));
+  Predictor predictor(shipped("llama-3-8b"), profiles::load_profile("dgx-h100", "native"));
   EXPECT_THROW(predictor.bounds().family(plan), Error);
 }
 

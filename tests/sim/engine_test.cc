@@ -3,21 +3,8 @@
 // skipping repeated layers changes nothing, on the schedules of every strategy.
 #include "sim/engine/engine.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
-#include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
-#include "sim/core/plan.h"
 #include "sim/cost/cost.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/strategies/lower.h"
+#include "tests/sim/prediction.h"
 
 namespace shardwright::sim {
 namespace {
@@ -322,7 +309,7 @@ void expect_same(const StepTime& skipped, const StepTime& full, const std::strin
 TEST(Engine, SkippingRepeatsChangesNothingForAnyStrategy) {
   std::mt19937 random(20240611);
   const auto pick = [&](auto values) { return values[random() % values.size()]; };
-  Model model = load_model(profiles::data_dir() / "models", "llama-3-8b");
+  Model model = shipped("llama-3-8b");
   Engine engine;
   std::vector<OpCost> costs;
   std::int64_t simulated = 0, expanded = 0;

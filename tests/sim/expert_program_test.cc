@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/program/expert_program.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "profiles/cluster_file.h"
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
-#include "profiles/stack_file.h"
-#include "sim/core/base/error.h"
 #include "sim/core/collective.h"
-#include "sim/core/hf/config.h"
-#include "sim/predict.h"
 #include "sim/program/low_precision.h"
+#include "tests/sim/prediction.h"
 #include "tests/sim/stage_formulas.h"
 #include "tests/sim/timed_list.h"
 
@@ -38,9 +27,6 @@ class ExpertPrograms : public ::testing::Test {
     plan_.parallel.expert_load = ExpertLoad{Routing::kBalanced, {}, {}};
   }
 
-  static Model model(const std::string& name) {
-    return load_model(profiles::data_dir() / "models", name);
-  }
   UnitProgram layer(const Model& m) const {
     return ProgramWriter(m, plan_, profile_.stack)
         .layer(false, {Mixer::kAttention, Channels::kExperts});
@@ -48,13 +34,10 @@ class ExpertPrograms : public ::testing::Test {
   TimedList time(const Ops& ops) { return timed_list(profile_, plan_, ops); }
   double step_s(const Model& m) { return predict(m, profile_, plan_).time.iteration_s; }
   std::string problem(const Model& m) {
-    try {
+    return refusal_of([&] {
       check_plan(plan_, m, profile_.cluster.gpus_per_node);
       predict(m, profile_, plan_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    });
   }
   static std::ptrdiff_t count(const Ops& ops, OpKind kind) {
     return std::count_if(ops.begin(), ops.end(), [&](const Op& op) { return op.kind == kind; });
@@ -62,7 +45,7 @@ class ExpertPrograms : public ::testing::Test {
 
   profiles::Profile profile_ = profiles::load_profile("dgx-h100", "megatron-core");
   Plan plan_;
-  const Model qwen_ = model("qwen3-30b-a3b");
+  const Model qwen_ = shipped("qwen3-30b-a3b");
 };
 
 TEST_F(ExpertPrograms, RowsOfAllExpertsAreThoseThatTheTokensChose) {
@@ -149,7 +132,7 @@ TEST_F(ExpertPrograms, KernelsForExpertsBeatTheExchangeBetweenNodes) {
 
 TEST_F(ExpertPrograms, LatentAttentionMultipliesItsCountedWeights) {
   plan_.parallel.ep = 16;
-  const Model m = model("deepseek-v3");
+  const Model m = shipped("deepseek-v3");
   const double products = time(layer(m).forward).flops / 4096;
   EXPECT_NEAR(products,
               2 * (187.1e6 + static_cast<double>(count_parameters(m).active_experts) +
@@ -160,7 +143,7 @@ TEST_F(ExpertPrograms, LatentAttentionMultipliesItsCountedWeights) {
 TEST_F(ExpertPrograms, DispatchedTokensFillMemoryAsCounted) {
   // 2h k + 4 g k + 2 g k bytes a token, DeepSeek-V3: 213 kB.
   plan_.parallel.ep = 16;
-  const Model m = model("deepseek-v3");
+  const Model m = shipped("deepseek-v3");
   Model without = m;
   without.experts.shared_ffn = 0;
   Model none = without;
@@ -235,7 +218,7 @@ TEST_F(ExpertPrograms, TheFirstAndTheLastPassShowTheirExchanges) {
 }
 
 TEST_F(ExpertPrograms, BackwardOfSinksInFp8SkipsNoWindow) {
-  const Model oss = model("gpt-oss-120b");
+  const Model oss = shipped("gpt-oss-120b");
   const auto attended = [&](const char* stack, Precision precision, bool backward) {
     plan_.numerics.precision = precision;
     profile_ = profiles::load_profile("gb200-nvl72", stack);
@@ -267,7 +250,7 @@ TEST_F(ExpertPrograms, ScaledAnglesLeaveTheFusedKernel) {
 }
 
 TEST_F(ExpertPrograms, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
-  const Model oss = model("gpt-oss-120b");
+  const Model oss = shipped("gpt-oss-120b");
   Model plain = oss;
   plain.experts.bias = false;
   plan_.gpus = 64;
@@ -333,7 +316,7 @@ TEST_F(ExpertPrograms, HybridEpGathersWhoChoseWhom) {
 }
 
 TEST_F(ExpertPrograms, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
-  const Model oss = model("gpt-oss-120b");
+  const Model oss = shipped("gpt-oss-120b");
   profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo-26.06");
   plan_.numerics.precision = Precision::kFp8;
   const auto before_attention = [&](const Ops& ops) {
@@ -393,13 +376,13 @@ TEST_F(ExpertPrograms, ProductsLaunchedOneByOneFillTheDeviceLess) {
 TEST_F(ExpertPrograms, RefusesWhatDoesNotDivideTheExperts) {
   plan_.gpus = 48;
   plan_.parallel.ep = 12;
-  EXPECT_THAT(problem(qwen_), ::testing::HasSubstr("ep is 12, which does not divide 128 experts"));
+  EXPECT_THAT(problem(qwen_), HasSubstr("ep is 12, which does not divide 128 experts"));
   plan_.gpus = 16;
   plan_.parallel.ep = 8;
-  EXPECT_THAT(problem(model("qwen3-8b")),
-              ::testing::HasSubstr("ep is 8, but the model has no experts, expected 1"));
+  EXPECT_THAT(problem(shipped("qwen3-8b")),
+              HasSubstr("ep is 8, but the model has no experts, expected 1"));
   plan_.parallel.ep = 1;
-  EXPECT_THAT(problem(model("qwen3-8b")), ::testing::HasSubstr("dispatcher is alltoall, but"));
+  EXPECT_THAT(problem(shipped("qwen3-8b")), HasSubstr("dispatcher is alltoall, but"));
 }
 
 TEST_F(ExpertPrograms, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
@@ -417,7 +400,7 @@ TEST_F(ExpertPrograms, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
 }
 
 TEST_F(ExpertPrograms, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
-  const Model dense = model("llama-3-8b");
+  const Model dense = shipped("llama-3-8b");
   plan_.parallel.ep = 1;
   plan_.parallel.dispatcher.reset();
   plan_.parallel.expert_load.reset();
@@ -436,7 +419,7 @@ TEST_F(ExpertPrograms, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
 }
 
 TEST_F(ExpertPrograms, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {
-  const Model dense = model("llama-3-8b");
+  const Model dense = shipped("llama-3-8b");
   plan_.parallel.ep = 1;
   plan_.parallel.dispatcher.reset();
   plan_.parallel.expert_load.reset();
@@ -448,12 +431,11 @@ TEST_F(ExpertPrograms, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) 
   EXPECT_LT(fp8, 0.9 * bf16);
   EXPECT_GT(fp8, 0.5 * bf16);
   plan_.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
-  EXPECT_THAT(problem(dense), ::testing::HasSubstr("fp8_recipe is mxfp8"));
+  EXPECT_THAT(problem(dense), HasSubstr("fp8_recipe is mxfp8"));
   plan_.numerics.fp8_recipe.reset();
   profile_ = profiles::load_profile("dgx-a100-80g", "megatron-core");
-  EXPECT_THAT(problem(dense),
-              ::testing::HasSubstr("precision is fp8, which the GPU a100-80g lacks, "
-                                   "expected bf16 or fp16"));
+  EXPECT_THAT(problem(dense), HasSubstr("precision is fp8, which the GPU a100-80g lacks, "
+                                        "expected bf16 or fp16"));
 }
 
 }  // namespace

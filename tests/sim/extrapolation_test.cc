@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "profiles/cluster_file.h"
-#include "profiles/profile.h"
-#include "profiles/stack_file.h"
-#include "sim/predict.h"
 #include "sim/uncertainty/intervals.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 class Extrapolation : public ::testing::Test {
  protected:

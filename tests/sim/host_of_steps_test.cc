@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the host needs to issue a layer, which of it graphs take away, and which of host and device
 // a step waits for.
-#include <gtest/gtest.h>
 
-#include <string>
-
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
-#include "sim/core/hf/config.h"
-#include "sim/predict.h"
 #include "sim/program/program_writer.h"
+#include "tests/sim/prediction.h"
 #include "tests/sim/timed_list.h"
 
 namespace shardwright::sim {
@@ -25,9 +19,6 @@ class HostOfSteps : public ::testing::Test {
     plan_.stack = "megatron-core";
   }
 
-  static Model model(const std::string& name) {
-    return load_model(profiles::data_dir() / "models", name);
-  }
   Ops forward(const Model& m) const {
     return ProgramWriter(m, plan_, profile_.stack).layer(false, m.kind(m.layers - 1)).forward;
   }
@@ -38,11 +29,11 @@ class HostOfSteps : public ::testing::Test {
 
   profiles::Profile profile_ = profiles::load_profile("dgx-h100", "megatron-core");
   Plan plan_;
-  const Model lite_ = model("deepseek-v2-lite");
+  const Model lite_ = shipped("deepseek-v2-lite");
 };
 
 TEST_F(HostOfSteps, EachModuleOfALayerCostsItsPython) {
-  const Model dense = model("llama-3-8b");
+  const Model dense = shipped("llama-3-8b");
   const Ops layer = forward(dense);
   const Ops backward = ProgramWriter(dense, plan_, profile_.stack).layer(false).backward;
   const double before = issued_s(layer), before_backward = issued_s(backward);
@@ -89,7 +80,7 @@ TEST_F(HostOfSteps, SmallMicroBatchesAreTheHostsAndLargeOnesTheDevices) {
 }
 
 TEST_F(HostOfSteps, AStepIsBoundByWhatItSpendsMostOn) {
-  const Model dense = model("llama-3-8b");
+  const Model dense = shipped("llama-3-8b");
   plan_.seq_len = 8192;
   EXPECT_EQ(predicted(dense).regime, StepRegime::kCompute);
   plan_.parallel.pp = 2;
@@ -112,7 +103,7 @@ TEST_F(HostOfSteps, AStepIsBoundByWhatItSpendsMostOn) {
 }
 
 TEST_F(HostOfSteps, APipelineSaysWhatItsHostIssuesToo) {
-  const Model dense = model("llama-3-8b");
+  const Model dense = shipped("llama-3-8b");
   plan_.grad_accum = 8;
   const HostShare whole = predicted(dense).host;
   plan_.parallel.pp = 2;

@@ -1,26 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kinds of layers beyond Mamba-2 and gated delta nets, from their operations to predictions.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
-#include "profiles/profile.h"
-#include "sim/core/hf/config.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
 #include "sim/program/layer_program.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/hybrid_plans.h"
-#include "tests/support/refusal.h"
+#include "tests/sim/prediction.h"
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::Contains;
-using ::testing::HasSubstr;
 
 Model tiny(const std::string& keys) {
   return parse_hf_config(

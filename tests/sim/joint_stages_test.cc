@@ -3,19 +3,10 @@
 // never faster in the mean.
 #include "sim/pipeline/joint_stages.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-
-#include "profiles/data_file.h"
-#include "profiles/profile.h"
-#include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/stragglers.h"
 #include "sim/explain/explain.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
@@ -45,7 +36,7 @@ std::vector<Plan> plans() {
 /// A simulator with its programs; profiles by the plan's stack.
 struct Simulated {
   explicit Simulated(const Plan& p, const std::string& name = "")
-      : model(name.empty() ? llama_70b() : load_model(profiles::data_dir() / "models", name)),
+      : model(name.empty() ? llama_70b() : shipped(name)),
         profile(profiles::load_profile("dgx-h100", p.stack)),
         programs(model, profile.stack, profile.cluster.gpu),
         simulator(model, profile, programs),
@@ -157,7 +148,7 @@ TEST(PipelineJitter, RanksOfAPassMeetAsInTheEngine) {
   Plan plan = plan_of(16, 4, 2, 4);
   plan.stack = "torch-eager";
   plan.strategy = Strategy::kFsdp2;
-  const Model model = load_model(profiles::data_dir() / "models", "llama-3.2-1b");
+  const Model model = shipped("llama-3.2-1b");
   const profiles::Profile profile = profiles::load_profile("dgx-h100", plan.stack);
   ProgramCache programs(model, profile.stack, profile.cluster.gpu);
   const std::vector<ChunkContent> parts = partition_layers(model, plan, profile.stack);
@@ -222,7 +213,7 @@ struct Lowered {
 };
 
 Lowered lowered(Strategy strategy) {
-  const Model model = load_model(profiles::data_dir() / "models", "llama-3.2-1b");
+  const Model model = shipped("llama-3.2-1b");
   const auto profile = profiles::load_profile("a100-80g-4xhdr200", "hf-eager");
   Plan plan;
   plan.strategy = strategy;

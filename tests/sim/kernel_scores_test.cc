@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/score/kernel_scores.h"
 
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <random>
-#include <string>
-
 #include "profiles/cluster_file.h"
-#include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
-#include "profiles/stack_file.h"
-#include "sim/core/base/error.h"
-#include "sim/predict.h"
 #include "sim/score/validation.h"
 #include "tests/sim/model_parallel_plans.h"
-#include "tests/support/not_empty.h"
 
 namespace shardwright::sim {
 
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 constexpr const char* kGemm =
     "gpu,m,n,k,time_us,source\n"
@@ -126,10 +109,6 @@ TEST(KernelTables, SurvivesDamagedFiles) {
     }
   }
 }
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 class ScoreKernels : public ::testing::Test {
  protected:

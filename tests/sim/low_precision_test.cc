@@ -2,19 +2,11 @@
 // What GEMMs in fp8 change in a layer: casts, and how userbuffers gather and add up beside them.
 #include "sim/program/low_precision.h"
 
-#include <gtest/gtest.h>
-
-#include <string>
-
 #include "profiles/gpu_file.h"
-#include "profiles/stack_file.h"
 #include "sim/bounds/bounds.h"
 #include "sim/core/executed_plan.h"
 #include "sim/core/placement.h"
 #include "sim/core/workspace.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/timed_list.h"
 
@@ -51,12 +43,8 @@ TEST(LowPrecision, GpusThatMultiplyBothWaysNeedNoTransposes) {
   const Model model = llama_70b();
   const auto bytes = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
-    double sum = 0;
-    for (const Op& op :
-         ProgramWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
-      if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
-    }
-    return sum;
+    return bytes_of_casts(
+        ProgramWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward);
   };
   const double norms = 8192.0 * 2 * 8192, others = 8192.0 * (8192 + 28672);
   EXPECT_DOUBLE_EQ(bytes(Fp8Recipe::kDelayed, "gb200"), 3 * others);
@@ -241,11 +229,7 @@ TEST(LowPrecision, NativeProductsCastBothOperands) {
   const auto bytes = [&](Fp8Recipe recipe, const char* gpu, bool backward) {
     const Plan plan = native_fp8(Strategy::kSingle, recipe);
     const UnitProgram unit = ProgramWriter(model, plan, stack, gpu_of(gpu)).layer(false);
-    double sum = 0;
-    for (const Op& op : backward ? unit.backward : unit.forward) {
-      if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
-    }
-    return sum;
+    return bytes_of_casts(backward ? unit.backward : unit.forward);
   };
   const double tokens = 2.0 * 1024, hidden = 8192, qkv = 8192 + 2 * 1024, ffn = 28672;
   const double weights = hidden * (qkv + hidden + 3 * ffn);
@@ -269,12 +253,8 @@ TEST(LowPrecision, NativeProductsThatAreMadeAgainCastAgain) {
   const auto bytes = [&](const char* recompute) {
     Plan plan = native_fp8(Strategy::kSingle, Fp8Recipe::kTensorwise);
     set_recompute(plan, recompute);
-    double sum = 0;
-    for (const Op& op :
-         ProgramWriter(model, plan, stack, gpu_of("h100-80g")).layer(true).recompute) {
-      if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
-    }
-    return sum;
+    return bytes_of_casts(
+        ProgramWriter(model, plan, stack, gpu_of("h100-80g")).layer(true).recompute);
   };
   const double tokens = 2.0 * 1024, hidden = 8192, qkv = 8192 + 2 * 1024, ffn = 28672;
   const double gate_up = hidden * 2 * ffn + tokens * hidden;

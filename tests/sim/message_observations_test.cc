@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between stages of a traced pipeline, as calibration takes them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <vector>
-
-#include "profiles/data_file.h"
-#include "profiles/stack_file.h"
 #include "sim/calibrate/rows.h"
-#include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
 #include "sim/cost/op_cost.h"
-#include "sim/pipeline/step_program.h"
 #include "sim/trace/observations.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/support/parameter_name.h"
@@ -23,7 +14,6 @@ namespace {
 using profiles::MeasuredRow;
 using profiles::Observation;
 using profiles::ObservationSet;
-using ::testing::HasSubstr;
 
 constexpr Nanoseconds kOnItsWay = 20'000;
 
@@ -32,7 +22,7 @@ constexpr Nanoseconds kOnItsWay = 20'000;
 /// sent.
 struct TracedMessages {
   TracedMessages() {
-    const Model model = load_model(profiles::data_dir() / "models", "llama-3.2-1b");
+    const Model model = shipped("llama-3.2-1b");
     plan = shardwright::testing::tiny_plan(Strategy::kYafsdp, 4);
     plan.stack = "native";
     plan.parallel.pp = 2;

@@ -2,9 +2,7 @@
 // A model, plans and a machine for tests of model-parallel plans.
 #pragma once
 
-#include "profiles/profile.h"
-#include "sim/core/model.h"
-#include "sim/core/plan.h"
+#include "tests/sim/prediction.h"
 
 namespace shardwright::sim {
 

@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the executor relies on in schedules of the native stack.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
-
-#include "profiles/stack_file.h"
 #include "sim/core/arena.h"
 #include "sim/core/placement.h"
 #include "sim/core/workspace.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/strategies/lower.h"
-#include "tests/support/not_empty.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A framework is what its file says: one of a user's own, with its own id and no base, sets each
 // capability of its `parallel` group, and each tells in some prediction.
-#include <fmt/core.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "profiles/cluster_file.h"
-#include "profiles/data_file.h"
 #include "profiles/fields.h"
 #include "profiles/ledger/ledger.h"
-#include "profiles/stack_file.h"
-#include "sim/core/hf/config.h"
-#include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
@@ -61,8 +51,7 @@ Plan plan_with(const std::function<void(Plan&)>& change) {
 
 /// Time and memory to the last digit.
 std::string time_and_memory(const CapabilityCase& c, const std::vector<Given>& settings) {
-  const Model model =
-      c.model.empty() ? llama_70b() : load_model(profiles::data_dir() / "models", c.model);
+  const Model model = c.model.empty() ? llama_70b() : shipped(c.model);
   const auto profile =
       profiles::make_profile(profiles::load_cluster(c.cluster), own_framework(c.like, settings));
   Plan plan = plan_with(c.change);

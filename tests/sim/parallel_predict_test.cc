@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predictions of model-parallel plans: parts add up, and software that cannot is named.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <string>
-#include <vector>
 
 #include "profiles/uncertainty/uncertainty.h"
-#include "sim/core/base/error.h"
-#include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {

@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of model-parallel plans: groups on nodes, conservation of work, bytes and memory,
 // and trends that published runs agree on.
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <set>
 #include <string_view>
 
 #include "profiles/cluster_file.h"
 #include "profiles/gpu_file.h"
-#include "profiles/stack_file.h"
-#include "sim/core/base/error.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/predict.h"
 #include "sim/program/layer_program.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_formulas.h"
 #include "tests/sim/timed_list.h"
-#include "tests/support/refusal.h"
 
 namespace shardwright::sim {
 namespace {
@@ -58,30 +49,23 @@ TEST(LayoutTest, RacksAreUsedInPart) {
   EXPECT_EQ(layout_of(plan_of(1024, 8, 1, 1), rack.cluster).domain, 64);
 }
 
-/// Products of a list, in FLOPs.
-double products(const Ops& ops) {
-  double flops = 0;
-  for (const Op& op : ops) {
-    if (op.work.kind == WorkKind::kGemm) flops += gemm_flops(op.work.m, op.work.n, op.work.k);
-  }
-  return flops;
-}
-
 TEST(UnitPrograms, TensorRanksShareTheProductsEvenly) {
   const Model model = llama_70b();
   const Plan one = plan_of(8, 1, 1, 1);
   const UnitProgram whole = ProgramWriter(model, one, h100().stack).layer(false);
   const ParameterCounts counts = count_parameters(model);
-  EXPECT_DOUBLE_EQ(products(whole.forward),
+  EXPECT_DOUBLE_EQ(product_flops(whole.forward),
                    2.0 * static_cast<double>(counts.layer_matrices) * 8192.0);
-  EXPECT_DOUBLE_EQ(products(whole.backward), 2 * products(whole.forward));
+  EXPECT_DOUBLE_EQ(product_flops(whole.backward), 2 * product_flops(whole.forward));
   for (const std::int64_t tp : {2, 4, 8}) {
     for (const bool sp : {false, true}) {
       Plan plan = plan_of(8, tp, 1, 1);
       plan.parallel.sp = sp;
       const UnitProgram part = ProgramWriter(model, plan, h100().stack).layer(false);
-      EXPECT_DOUBLE_EQ(static_cast<double>(tp) * products(part.forward), products(whole.forward));
-      EXPECT_DOUBLE_EQ(static_cast<double>(tp) * products(part.backward), products(whole.backward));
+      EXPECT_DOUBLE_EQ(static_cast<double>(tp) * product_flops(part.forward),
+                       product_flops(whole.forward));
+      EXPECT_DOUBLE_EQ(static_cast<double>(tp) * product_flops(part.backward),
+                       product_flops(whole.backward));
     }
   }
 }

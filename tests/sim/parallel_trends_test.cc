@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trends that published runs agree on, with the sizes that they have there
 // (profiles/data/published/parallel.csv).
-#include <gtest/gtest.h>
 
-#include <map>
-
-#include "profiles/data_file.h"
-#include "sim/core/hf/config.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/predict.h"
 #include "sim/score/validation.h"
 #include "tests/sim/model_parallel_plans.h"
 
@@ -111,7 +105,7 @@ TEST(PublishedTrends, VirtualStagesDivideTheBubbleAndMultiplyTransfers) {
 
 // Megatron Core's guide: "EP8xTP1 outperforms EP4xTP2" for Mixtral 8x7B.
 TEST(PublishedTrends, ExpertParallelismBeatsTensorParallelismForMixtral) {
-  const Model model = load_model(profiles::data_dir() / "models", "mixtral-8x7b");
+  const Model model = shipped("mixtral-8x7b");
   Plan wide = plan_of(64, 1, 4, 16);
   wide.seq_len = 4096;
   wide.parallel.ep = 8;

@@ -3,31 +3,19 @@
 // the executor runs; and what the walk says of schedules that do.
 #include "sim/pipeline/places_free.h"
 
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cstdlib>
-#include <random>
 
-#include "profiles/data_file.h"
-#include "profiles/stack_file.h"
-#include "sim/core/base/error.h"
 #include "sim/core/base/parse_number.h"
 #include "sim/core/executed_plan.h"
-#include "sim/core/hf/config.h"
 #include "sim/core/memory_actions.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/pipeline/step_program.h"
-#include "tests/support/refusal.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
 namespace {
 
 using namespace shardwright::testing;
-using ::testing::HasSubstr;
 
 constexpr std::int64_t kTriedPlans = 300;  // SHARDWRIGHT_LAYOUTS tries others
 
@@ -54,10 +42,9 @@ class Drawing {
 
 Model drawn_model(std::int64_t tp, Drawing& draw) {
   if (draw.from(0, 3) == 0) {
-    return load_model(profiles::data_dir() / "models",
-                      draw.of<std::string>({"starcoder2-3b", "gemma-2b", "gemma-2-2b", "llama-3-8b",
-                                            "qwen2.5-1.5b", "qwen3-4b", "gpt2", "pythia-160m",
-                                            "mpt-7b", "glm-4-9b", "phi-3-mini"}));
+    return shipped(draw.of<std::string>({"starcoder2-3b", "gemma-2b", "gemma-2-2b", "llama-3-8b",
+                                         "qwen2.5-1.5b", "qwen3-4b", "gpt2", "pythia-160m",
+                                         "mpt-7b", "glm-4-9b", "phi-3-mini"}));
   }
   Model model = draw.of<Model>({tiny_llama(), tiny_qwen2(), tiny_qwen3(), tiny_gpt2(), tiny_mpt(),
                                 tiny_gpt_neox(), tiny_gemma(), tiny_gemma2(), uneven_llama()});

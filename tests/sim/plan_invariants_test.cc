@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What holds for the memory of every plan that is predicted.
-#include <fmt/core.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 
-#include "profiles/data_file.h"
-#include "sim/core/base/error.h"
-#include "sim/core/hf/config.h"
 #include "sim/memory/memory.h"
-#include "sim/predict.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/invariant.h"
 #include "tests/support/random_plans.h"
 
@@ -36,7 +26,7 @@ Predictor& predictor_of(const DrawnPlan& drawn) {
       known;
   std::unique_ptr<Predictor>& found = known[{drawn.model, drawn.cluster, drawn.stack}];
   if (!found) {
-    found = std::make_unique<Predictor>(load_model(profiles::data_dir() / "models", drawn.model),
+    found = std::make_unique<Predictor>(shipped(drawn.model),
                                         profiles::load_profile(drawn.cluster, drawn.stack));
   }
   return *found;

@@ -1,26 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of several kinds, recurrences among them, from their operations to predictions.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <string>
-
-#include "profiles/profile.h"
-#include "sim/core/hf/config.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
 #include "sim/program/layer_program.h"
 #include "sim/program/stages.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/hybrid_plans.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/refusal.h"
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::Contains;
-using ::testing::HasSubstr;
 
 Model tiny_mamba2() {
   return parse_hf_config(

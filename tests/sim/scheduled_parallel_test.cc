@@ -2,21 +2,10 @@
 // Steps with tensor, context and expert parallelism, low precision and adapters, written down by
 // the strategies and simulated like any other: strategies act, bounds hold, and with one rank of
 // every kind but data both writers of layers say the same.
-#include <gtest/gtest.h>
 
-#include <map>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "profiles/data_file.h"
 #include "sim/bounds/bounds.h"
-#include "sim/core/hf/config.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
 #include "sim/program/list_pass.h"
 #include "sim/program/program_writer.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
@@ -114,7 +103,7 @@ TEST(ScheduledParallel, TheLeastTimeIsOne) {
 }
 
 TEST(ScheduledParallel, FewerRanksThatHoldTheSameExpertsSendLess) {
-  Model model = load_model(profiles::data_dir() / "models", "mixtral-8x7b");
+  Model model = shipped("mixtral-8x7b");
   model.layers = 4;
   Predictor predictor(model, compiled());
   double before = 0;
@@ -146,7 +135,7 @@ TEST(ScheduledParallel, FrozenWeightsAreGatheredAndNotReduced) {
 
 // A pass waits for nothing that was not recorded before, and hands the stream of kernels on.
 TEST(ListPass, EveryWaitFollowsItsRecordAndPassesBeginAndEndOnTheComputeStream) {
-  Model moe = load_model(profiles::data_dir() / "models", "mixtral-8x7b");
+  Model moe = shipped("mixtral-8x7b");
   for (const bool experts : {false, true}) {
     Plan plan = torch_plan(Strategy::kFsdp2, 2);
     plan.parallel.cp = 2;

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards the physics of ranks that share a device, and of a device that runs operations in order.
-#include <gtest/gtest.h>
 
-#include "profiles/profile.h"
 #include "sim/bounds/bounds.h"
 #include "sim/cost/collectives.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/op_cost.h"
 #include "sim/engine/engine.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
-#include "sim/strategies/lower.h"
-#include "tests/support/not_empty.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/parameter_name.h"
-#include "tests/support/refusal.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {

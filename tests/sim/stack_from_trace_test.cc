@@ -4,19 +4,13 @@
 // must predict other plans as the truth does.
 #include "sim/calibrate/stack_from_trace.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 
 #include "profiles/import/import_observations.h"
 #include "sim/calibrate/calibrate.h"
 #include "sim/calibrate/rows.h"
-#include "sim/core/base/error.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/kineto_from_step.h"
-#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::sim {

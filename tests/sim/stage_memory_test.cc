@@ -3,10 +3,6 @@
 // and the whole model between all ranks.
 #include "sim/memory/stage_memory.h"
 
-#include <gtest/gtest.h>
-
-#include "profiles/data_file.h"
-#include "sim/core/hf/config.h"
 #include "sim/memory/memory.h"
 #include "tests/sim/activation_formulas.h"
 #include "tests/sim/model_parallel_plans.h"
@@ -44,7 +40,7 @@ TEST(StageMemoryTest, WhatLivesIsWhatFormulasCount) {
   for (const char* stack : {"megatron-core", "megatron-lm-2021"}) {
     const profiles::Profile profile = profiles::load_profile("dgx-h100", stack);
     for (const char* name : {"llama-3-8b", "mixtral-8x7b", "deepseek-v3"}) {
-      const Model model = load_model(profiles::data_dir() / "models", name);
+      const Model model = shipped(name);
       for (const Again& again :
            {Again{Recompute::kNone}, Again{Recompute::kFull}, Again{Recompute::kPieces, kPieceNorm},
             Again{Recompute::kPieces, kPieceCoreAttention}, Again{Recompute::kPieces, kPieceMoe}}) {
@@ -124,7 +120,7 @@ TEST(StageMemoryTest, DeferredWeightGradientsHoldWhatTheyRead) {
 // Latent attention: of the keys that heads share and of the rotated ones nothing is left once the
 // gradients of the two products up are there.
 TEST(StageMemoryTest, DeferredWeightGradientsOfLatentAttentionHoldNoKeys) {
-  const Model model = load_model(profiles::data_dir() / "models", "deepseek-v3");
+  const Model model = shipped("deepseek-v3");
   Plan plan = plan_of(64, 1, 8, 64);
   plan.parallel.pp_schedule = PipelineKind::kZb1p;
   plan.parallel.ep = 8;
@@ -150,8 +146,8 @@ TEST(StageMemoryTest, DeferredWeightGradientsOfLatentAttentionHoldNoKeys) {
 
 // Of Megatron, parameters and state: 0.5 % and less, for what shards are padded to.
 TEST(StageMemoryTest, WhatIsHeldIsWhatFormulasCount) {
-  const Model dense = load_model(profiles::data_dir() / "models", "llama-3-8b");
-  const Model moe = load_model(profiles::data_dir() / "models", "mixtral-8x7b");
+  const Model dense = shipped("llama-3-8b");
+  const Model moe = shipped("mixtral-8x7b");
   std::vector<Plan> plans;
   for (const std::int64_t pp : {1, 2, 4}) {
     for (const Strategy strategy :
@@ -270,7 +266,7 @@ TEST(StageMemoryTest, ArenasTakeNoLessThanWhatIsAlive) {
 // What the search asks of a plan is what a prediction of all stages answers.
 TEST(StageMemoryTest, TheFullestStageIsAmongThoseThatAreLookedAt) {
   const Model dense = llama_70b();
-  const Model moe = load_model(profiles::data_dir() / "models", "deepseek-v3");
+  const Model moe = shipped("deepseek-v3");
   const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
   int compared = 0;
   std::size_t looked_at = 0, stages = 0;

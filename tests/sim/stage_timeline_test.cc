@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timelines of pipelines: whole, in order, equal to the prediction, and read back from a trace.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
-#include "profiles/data_file.h"
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/error.h"
 #include "sim/core/base/numbers.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/hf/config.h"
 #include "sim/cost/cost.h"
 #include "sim/explain/explain.h"
 #include "sim/pipeline/pipeline_step.h"
@@ -26,8 +19,6 @@
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::HasSubstr;
 
 std::vector<Plan> plans_of_every_schedule() {
   Plan recomputed = scheduled(PipelineKind::kOneForwardOneBackward, 1);
@@ -245,7 +236,7 @@ PredictedStep small(std::int64_t tp, std::int64_t pp, PipelineKind kind, std::in
   Plan plan = plan_of(16, tp, pp, 4);
   plan.parallel.pp_schedule = kind;
   plan.parallel.virtual_stages = chunks;
-  Predictor predictor(load_model(profiles::data_dir() / "models", "llama-3.2-1b"), h100());
+  Predictor predictor(shipped("llama-3.2-1b"), h100());
   return predicted_step(predictor, plan);
 }
 
@@ -381,7 +372,7 @@ TEST(StageTimeline, ObservationsAreTheCostsOfTheirOperations) {
 
 TEST(StageTimeline, APipelineIsExplainedByWhatChangesWouldBuy) {
   Plan plan = plan_of(16, 2, 2, 4);
-  Predictor predictor(load_model(profiles::data_dir() / "models", "llama-3.2-1b"), h100());
+  Predictor predictor(shipped("llama-3.2-1b"), h100());
   const Explanation explanation = explain(predictor, plan);
   EXPECT_EQ(explanation.base.stages.size(), 2U);
   EXPECT_FALSE(explanation.changes.empty());

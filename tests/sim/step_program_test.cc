@@ -2,28 +2,14 @@
 // What a pipeline's stages do can be walked: operands exist, lifetimes hold, sends meet receives.
 #include "sim/pipeline/step_program.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <set>
-
-#include "sim/core/base/error.h"
 #include "sim/core/placement.h"
 #include "sim/memory/memory.h"
 #include "sim/memory/stage_memory.h"
-#include "sim/predict.h"
-#include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_walk.h"
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Model shallow_llama() {
   Model model = llama_70b();

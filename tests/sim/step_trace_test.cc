@@ -3,26 +3,16 @@
 // stranger's file holds is an Error that names it, or a trace.
 #include "sim/trace/step_trace.h"
 
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
-#include <random>
 
-#include "profiles/data_file.h"
-#include "profiles/stack_file.h"
 #include "sim/core/base/atomic_file.h"
-#include "sim/core/base/error.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/strategies/lower.h"
 #include "sim/trace/observations.h"
 #include "sim/trace/step_summary.h"
 #include "sim/trace/trace_comparison.h"
 #include "tests/profiles/kineto_text.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/files.h"
-#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_models.h"
 
@@ -31,10 +21,7 @@ namespace shardwright::sim {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
 using testing::get;
-using ::testing::HasSubstr;
-using testing::refusal_of;
 namespace fs = std::filesystem;
 
 /// Two ranks and two steps of a plan.

@@ -1,29 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table that is embedding and head between the stages of a pipeline: its copies' memory, and the
 // exchange of their gradients as it is predicted and proven to end.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <set>
-#include <string>
 
 #include "sim/core/placement.h"
 #include "sim/cost/op_cost.h"
 #include "sim/pipeline/completes.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/pipeline/step_program.h"
-#include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 #include "tests/sim/stage_walk.h"
-#include "tests/support/refusal.h"
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::IsEmpty;
-using ::testing::Not;
-using testing::refusal_of;
 
 Model tied_llama() {
   Model model = llama_70b();

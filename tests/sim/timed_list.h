@@ -96,4 +96,22 @@ inline TimedList timed_list(const profiles::Profile& profile, const Plan& plan, 
   return timed;
 }
 
+/// Of all products of a list.
+inline double product_flops(const Ops& ops) {
+  double flops = 0;
+  for (const Op& op : ops) {
+    if (op.work.kind == WorkKind::kGemm) flops += gemm_flops(op.work.m, op.work.n, op.work.k);
+  }
+  return flops;
+}
+
+/// What the casts of a list move.
+inline double bytes_of_casts(const Ops& ops) {
+  double sum = 0;
+  for (const Op& op : ops) {
+    if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
+  }
+  return sum;
+}
+
 }  // namespace shardwright::sim

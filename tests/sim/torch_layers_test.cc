@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers as PyTorch runs them with DTensors: what is gathered, copied, added up and cast.
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string_view>
 
-#include "profiles/profile.h"
-#include "profiles/stack_file.h"
 #include "sim/program/layer_program.h"
 #include "tests/sim/model_parallel_plans.h"
 

@@ -2,25 +2,15 @@
 // Guards that the difference of two steps is explained without rest, and by the right cause.
 #include "sim/trace/trace_comparison.h"
 
-#include <fmt/core.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <filesystem>
-#include <random>
 
-#include "profiles/data_file.h"
-#include "sim/core/base/error.h"
 #include "sim/trace/observations.h"
+#include "tests/sim/prediction.h"
 #include "tests/support/files.h"
-#include "tests/support/not_empty.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr std::uint8_t kCompute = 0, kCommunication = 1;
 

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trainer keeps beyond what its kernels need, in bytes that can be counted by hand.
-#include <gtest/gtest.h>
 
-#include <string>
-
-#include "sim/core/base/error.h"
-#include "sim/predict.h"
+#include "tests/sim/prediction.h"
 
 namespace shardwright::sim {
 namespace {

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/score/validation.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "profiles/data_file.h"
-#include "sim/core/base/error.h"
 #include "sim/core/units.h"
+#include "tests/sim/prediction.h"
 
 namespace shardwright::sim {
 
@@ -16,7 +10,6 @@ namespace {
 
 using profiles::LedgerRow;
 using profiles::MemoryCounter;
-using ::testing::HasSubstr;
 
 LedgerRow shipped_row(const std::string& id) {
   for (const LedgerRow& row : profiles::load_ledger(profiles::shipped_ledger())) {
@@ -251,8 +244,6 @@ TEST(ChoiceScore, BatchesAreCountedOverAllRanks) {
 // Guards sim/score/validation.h: which release is newest, and what its runs' errors are.
 
 namespace {
-
-using ::testing::ElementsAre;
 
 ValidatedRow run_of(const std::string& id, const std::string& stack, const std::string& software,
                     double error) {

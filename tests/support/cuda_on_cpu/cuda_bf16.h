@@ -25,9 +25,6 @@ struct alignas(4) __nv_bfloat162 {
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;
 
-inline __nv_bfloat16 __float2bfloat16(float a) {
-  return a;
-}
 inline __nv_bfloat16 __float2bfloat16_rn(float a) {
   return a;
 }
@@ -37,26 +34,6 @@ inline float __bfloat162float(__nv_bfloat16 a) {
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
   return {a, b};
 }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 a) {
-  return {a.x, a.y};
-}
-inline float2 __bfloat1622float2(__nv_bfloat162 a) {
-  return {a.x, a.y};
-}
-inline float __low2float(__nv_bfloat162 a) {
-  return a.x;
-}
-inline float __high2float(__nv_bfloat162 a) {
-  return a.y;
-}
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 a) {
   return a.x;
-}
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short a) {
-  __nv_bfloat16 result;
-  result.x = a;
-  return result;
-}
-inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) {
-  return {a, b};
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that CUDA offers inside kernels: arithmetic with a stated rounding, bits, cached loads,
-// atomics. Fast approximations (__expf, rsqrtf, ...) are computed well here; tests that compare
+// atomics. Fast approximations (__expf, __fdividef) are computed well here; tests that compare
 // with a GPU's results need a tolerance.
 #pragma once
 
 #include <bit>
 #include <cmath>
-#include <cstdint>
 
 using std::isfinite;
 using std::isinf;
@@ -28,13 +27,7 @@ inline float __fdiv_rn(float a, float b) {
 inline float __fsqrt_rn(float a) {
   return std::sqrt(a);
 }
-inline float __frcp_rn(float a) {
-  return 1.0f / a;
-}
 inline float __fmaf_rn(float a, float b, float c) {
-  return std::fma(a, b, c);
-}
-inline double __fma_rn(double a, double b, double c) {
   return std::fma(a, b, c);
 }
 inline double __dadd_rn(double a, double b) {
@@ -89,27 +82,12 @@ using cuda_on_cpu::logf;
 using cuda_on_cpu::tanhf;
 }  // namespace shardwright::kernels::cuda
 
-inline float rsqrtf(float a) {
-  return 1.0f / std::sqrt(a);
-}
 // As CUDA has it: the approximate ex2 of a product that is rounded.
 inline float __expf(float a) {
   return std::exp2(a * 1.4426950408889634f);
 }
-inline float __exp10f(float a) {
-  return std::pow(10.0f, a);
-}
-inline float __logf(float a) {
-  return std::log(a);
-}
-inline float __log2f(float a) {
-  return std::log2(a);
-}
 inline float __fdividef(float a, float b) {
   return a / b;
-}
-inline float __saturatef(float a) {
-  return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f;
 }
 
 inline unsigned __float_as_uint(float a) {
@@ -118,76 +96,12 @@ inline unsigned __float_as_uint(float a) {
 inline float __uint_as_float(unsigned a) {
   return std::bit_cast<float>(a);
 }
-inline int __float_as_int(float a) {
-  return std::bit_cast<int>(a);
-}
 inline float __int_as_float(int a) {
   return std::bit_cast<float>(a);
-}
-inline long long __double_as_longlong(double a) {
-  return std::bit_cast<long long>(a);
 }
 inline double __longlong_as_double(long long a) {
   return std::bit_cast<double>(a);
 }
-inline int __float2int_rn(float a) {
-  return static_cast<int>(std::nearbyint(a));
-}
-inline int __float2int_rz(float a) {
-  return static_cast<int>(a);
-}
-inline float __int2float_rn(int a) {
-  return static_cast<float>(a);
-}
-inline float __double2float_rn(double a) {
-  return static_cast<float>(a);
-}
-
-inline int __popc(unsigned a) {
-  return std::popcount(a);
-}
-inline int __popcll(unsigned long long a) {
-  return std::popcount(a);
-}
-inline int __clz(int a) {
-  return std::countl_zero(static_cast<unsigned>(a));
-}
-inline int __clzll(long long a) {
-  return std::countl_zero(static_cast<unsigned long long>(a));
-}
-inline int __ffs(int a) {
-  return a == 0 ? 0 : std::countr_zero(static_cast<unsigned>(a)) + 1;
-}
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return static_cast<unsigned>((std::uint64_t{a} * b) >> 32);
-}
-inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
-  return static_cast<unsigned>((std::uint64_t{high} << 32 | low) >> (shift & 31));
-}
-
-template <class T>
-inline T __ldg(const T* p) {
-  return *p;
-}
-template <class T>
-inline T __ldcs(const T* p) {
-  return *p;
-}
-template <class T>
-inline T __ldcg(const T* p) {
-  return *p;
-}
-template <class T>
-inline void __stcs(T* p, T value) {
-  *p = value;
-}
-template <class T>
-inline void __stcg(T* p, T value) {
-  *p = value;
-}
-
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 // Kernels of other streams may run on other threads of the host.
 template <class T, class Next>
@@ -207,22 +121,6 @@ inline T atomicAdd(T* at, T value) {
 template <class T>
 inline T atomicMax(T* at, T value) {
   return cuda_on_cpu_update(at, [=](T old) { return old < value ? value : old; });
-}
-template <class T>
-inline T atomicMin(T* at, T value) {
-  return cuda_on_cpu_update(at, [=](T old) { return value < old ? value : old; });
-}
-template <class T>
-inline T atomicOr(T* at, T value) {
-  return cuda_on_cpu_update(at, [=](T old) { return static_cast<T>(old | value); });
-}
-template <class T>
-inline T atomicExch(T* at, T value) {
-  return cuda_on_cpu_update(at, [=](T) { return value; });
-}
-template <class T>
-inline T atomicCAS(T* at, T compare, T value) {
-  return cuda_on_cpu_update(at, [=](T old) { return old == compare ? value : old; });
 }
 
 // CUDA has them for all arithmetic types at global scope.

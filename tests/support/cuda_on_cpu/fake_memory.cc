@@ -71,48 +71,37 @@ cudaError_t copy(Engine& e, void* to, const void* from, std::size_t bytes, cudaM
   return e.dead;
 }
 
+struct NamedError {
+  cudaError_t error;
+  const char *name, *text;
+};
+constexpr NamedError kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+};
+
+NamedError named_error(cudaError_t error) {
+  for (const NamedError& each : kErrors) {
+    if (each.error == error) return each;
+  }
+  return {error, "cudaErrorUnknown", "unknown error"};
+}
+
 }  // namespace
 
 const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorInsufficientDriver:
-      return "cudaErrorInsufficientDriver";
-    case cudaErrorNoDevice:
-      return "cudaErrorNoDevice";
-    case cudaErrorInvalidResourceHandle:
-      return "cudaErrorInvalidResourceHandle";
-    case cudaErrorIllegalAddress:
-      return "cudaErrorIllegalAddress";
-    default:
-      return "cudaErrorUnknown";
-  }
+  return named_error(error).name;
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "no error";
-    case cudaErrorInvalidValue:
-      return "invalid argument";
-    case cudaErrorMemoryAllocation:
-      return "out of memory";
-    case cudaErrorInsufficientDriver:
-      return "CUDA driver version is insufficient for CUDA runtime version";
-    case cudaErrorNoDevice:
-      return "no CUDA-capable device is detected";
-    case cudaErrorInvalidResourceHandle:
-      return "invalid resource handle";
-    case cudaErrorIllegalAddress:
-      return "an illegal memory access was encountered";
-    default:
-      return "unknown error";
-  }
+  return named_error(error).text;
 }
 
 cudaError_t cudaGetLastError() {
