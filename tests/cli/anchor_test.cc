@@ -22,7 +22,7 @@ double half_of(const json& prediction) {
 }
 
 TEST(AnchorVerb, ALogBecomesAProfileThatPredictTakes) {
-  const std::filesystem::path folder = temp_folder();
+  const std::filesystem::path& folder = temp_folder();
   const json before = json::parse(
       anchor_cli({"predict", "--cluster", "dgx-h100", "--gpus", "8", "--json"}, kMeasuredPlan).out);
   const double measured = before["iteration_time_s"].get<double>() * 1.08;

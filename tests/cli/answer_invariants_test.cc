@@ -120,8 +120,9 @@ void add_paths(const json& value, const std::string& path, std::set<std::string>
                                                        ".novelty[]"};
   if (!value.is_object() || kOfTheQuestion.contains(path)) return;
   for (const auto& [key, inner] : value.items()) {
-    paths.insert(path + "." + key);
-    add_paths(inner, path + "." + key, paths);
+    const std::string own = fmt::format("{}.{}", path, key);
+    paths.insert(own);
+    add_paths(inner, own, paths);
   }
 }
 
@@ -145,7 +146,7 @@ TEST(AnswerInvariants, EveryPlanIsAnsweredInTheSameKeys) {
   });
 }
 
-std::string answer_of(Words words) {
+std::string answer_of(const Words& words) {
   VerbCall call;
   const int code = call.run(words);
   return code == 0 ? call.results() : fmt::format("exit code {}", code);

@@ -30,7 +30,8 @@ std::string nccl_log(const std::string& name, double bus_gb_s) {
          "    time   algbw   busbw #wrong\n"
          "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)        "
          "    (us)  (GB/s)  (GB/s)\n";
-  for (double size = 1024; size <= 1 << 30; size *= 2) {
+  for (int power = 10; power <= 30; ++power) {
+    const double size = std::ldexp(1.0, power);
     const double on_wire = size * 7 / 8;
     const double us = 10.5 + on_wire / (bus_gb_s * 1e3) + 5.5e-3 * std::sqrt(on_wire);
     const double rate = size / us / 1e3;
