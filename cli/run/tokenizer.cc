@@ -57,6 +57,10 @@ bool has_tokenizer(const fs::path& folder) {
                      [&](const char* name) { return fs::exists(folder / name, ignored); });
 }
 
+exec::Digest digest_of(std::string_view text) {
+  return exec::sha256(std::as_bytes(std::span(text)));
+}
+
 /// As shardwright.tokens hashes a folder (files_of).
 exec::Digest hash_of_tokenizer(const fs::path& folder) {
   std::string all;
@@ -66,7 +70,7 @@ exec::Digest hash_of_tokenizer(const fs::path& folder) {
     const std::string text = read_file(folder / name, kMostTokenizerBytes);
     all += fmt::format("{} {}\n{}", name, text.size(), text);
   }
-  return exec::sha256(std::as_bytes(std::span(all)));
+  return digest_of(all);
 }
 
 /// As Transformers finds it; empty: there is none, or several by name.
@@ -83,10 +87,6 @@ std::string chat_template_of(const fs::path& folder) {
 
 bool is_digest(std::span<const std::byte> made, const exec::Digest& digest) {
   return std::equal(digest.begin(), digest.end(), made.begin(), made.end());
-}
-
-exec::Digest digest_of(std::string_view text) {
-  return exec::sha256(std::as_bytes(std::span(text)));
 }
 
 /// Whether tokens are those of the tokenizer in the folder, if one is given, or of bytes, and
@@ -164,7 +164,7 @@ fs::path kept_tokens(const RunOptions& options, const fs::path& folder,
     said += fmt::format("{} {} {:08x}\n", file.filename().string(), fs::file_size(file),
                         exec::crc32_of_file(file, cache_folder("data")));
   }
-  const std::string hash = exec::hex_of(exec::sha256(std::as_bytes(std::span(said))));
+  const std::string hash = exec::hex_of(digest_of(said));
   return cache_folder("tokens") / (hash + ".tok");
 }
 
