@@ -429,7 +429,7 @@ LongList longest_list(Json& json, std::size_t kept) {
 /// Cuts lists at their ends, the longest first; says of each how many of its elements are left out.
 Json cut_lists(Json& brief, std::size_t room) {
   Json cut = Json::object();
-  for (const std::size_t kept : {3, 2, 1, 0}) {
+  for (std::size_t kept = 4; kept-- > 0;) {
     while (length_of(brief) + length_of(cut) >= room) {
       const LongList longest = longest_list(brief, kept);
       if (longest.list == nullptr) break;

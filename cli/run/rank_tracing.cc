@@ -12,14 +12,15 @@ namespace shardwright::cli {
 #ifdef SHARDWRIGHT_HAS_CUPTI
 
 struct RankTracing::Session {
-  explicit Session(int ranks) : cupti(ranks) {}
+  Session(const RunOptions& asked, int ranks) : options(asked), cupti(ranks) {}
+  const RunOptions& options;
   exec::CuptiSession cupti;
 };
 
-RankTracing::RankTracing(const RunOptions& options, int ranks) : options_(options) {
+RankTracing::RankTracing(const RunOptions& options, int ranks) {
   if (options.device != DeviceKind::kCuda || options.train.trace_step == 0) return;
   try {
-    session_ = std::make_unique<Session>(ranks);
+    session_ = std::make_unique<Session>(options, ranks);
   } catch (const Error& error) {
     note_ = std::string(error.what()) + "; the trace has the times of events instead";
   }
@@ -31,15 +32,15 @@ std::unique_ptr<exec::StepTracer> RankTracing::tracer(int rank, const exec::Devi
   // The executor makes the streams of the schedule first and in its order.
   const auto streams = [&cuda] { return cuda.named_streams(); };
   return std::make_unique<exec::CuptiTracer>(
-      session_->cupti, rank, static_cast<std::int32_t>(options_.train.trace_step),
-      static_cast<std::int32_t>(options_.train.trace_steps), streams);
+      session_->cupti, rank, static_cast<std::int32_t>(session_->options.train.trace_step),
+      static_cast<std::int32_t>(session_->options.train.trace_steps), streams);
 }
 
 #else
 
 struct RankTracing::Session {};
 
-RankTracing::RankTracing(const RunOptions& options, int) : options_(options) {
+RankTracing::RankTracing(const RunOptions& options, int) {
   if (options.device != DeviceKind::kCuda || options.train.trace_step == 0) return;
   note_ =
       "kernels cannot be traced: this build has no cupti executor; the trace has the times of "

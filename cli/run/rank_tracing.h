@@ -28,7 +28,6 @@ class RankTracing {
 
  private:
   struct Session;
-  const RunOptions& options_;
   std::unique_ptr<Session> session_;
   std::string note_;
 };

@@ -134,13 +134,13 @@ std::uint32_t crc32_of_file(const fs::path& path, const fs::path& cache) {
   const auto close = [](const int* open) { ::close(*open); };
   const std::unique_ptr<const int, decltype(close)> closer(&fd, close);
   ::flock(fd, LOCK_EX);
-  constexpr std::size_t kDigits = 8;
-  std::string text(kDigits + key.size() + 1, '\0');
+  constexpr std::size_t kSumDigits = 8;
+  std::string text(kSumDigits + key.size() + 1, '\0');
   text.resize(
       static_cast<std::size_t>(std::max<ssize_t>(::pread(fd, text.data(), text.size(), 0), 0)));
-  if (text.size() == kDigits + key.size() && text.ends_with(key) &&
-      text.find_first_not_of("0123456789abcdef") == kDigits) {
-    return static_cast<std::uint32_t>(std::stoul(text.substr(0, kDigits), nullptr, 16));
+  if (text.size() == kSumDigits + key.size() && text.ends_with(key) &&
+      text.find_first_not_of("0123456789abcdef") == kSumDigits) {
+    return static_cast<std::uint32_t>(std::stoul(text.substr(0, kSumDigits), nullptr, 16));
   }
   const std::uint32_t sum = crc32_by_all(file.bytes());
   text = fmt::format("{:08x}{}", sum, key);
