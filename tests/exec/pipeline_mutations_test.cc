@@ -69,9 +69,7 @@ WaitClass class_of(const Op& op, const EventRef& event) {
 class Orders {
  public:
   Orders(const Schedule& stage, const WaitClass& forgotten)
-      : stage_(stage),
-        forgotten_(forgotten),
-        streams_(stage.streams.size(), Known(stage.streams.size())) {
+      : forgotten_(forgotten), streams_(stage.streams.size(), Known(stage.streams.size())) {
     for_each_op(stage, [this](const OpInstance& at, const Op& op) { visit(at, op); });
   }
   bool without() const { return without_; }
@@ -126,7 +124,6 @@ class Orders {
     without_ = without_ && joined == known;
   }
 
-  const Schedule& stage_;
   const WaitClass& forgotten_;
   std::vector<Known> streams_;
   std::map<std::pair<int, std::int32_t>, Recorded> events_;
@@ -281,7 +278,7 @@ void swap_passes(Schedule& stage, PassKind kind) {
 class SwappedSlots : public ::testing::TestWithParam<PassKind> {};
 
 TEST_P(SwappedSlots, AreSeenAndRefused) {
-  for (const std::size_t stage : {0, 1}) {
+  for (std::size_t stage = 0; stage < 2; ++stage) {
     SCOPED_TRACE(stage);
     Training training =
         staged(tiny_llama(), Strategy::kYafsdp, {PipelineKind::kGpipe, 1, 2}, false);

@@ -120,7 +120,8 @@ Training random_training(std::uint64_t seed) {
   set_recompute(plan, pick(std::vector{"none", "full", "selective-op", "norm", "swiglu", "ffn",
                                        "attention", "norm,swiglu", "block"}));
   if (plan.recompute != Recompute::kNone) {
-    plan.ckpt_layers = 1 + static_cast<std::int64_t>(below(training.model.layers));
+    plan.ckpt_layers =
+        1 + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(training.model.layers)));
   }
   training.mode = pick(std::vector{StreamMode::kInline, StreamMode::kThreads});
   training.options.poison = true;
