@@ -93,8 +93,8 @@ Option parsed(CLI::App& app, const std::string& name,
 }
 
 template <typename Value>
-Option counted(CLI::App& app, const std::string& name, Value& value, const std::string& description,
-               CountRange range) {
+Option counted_option(CLI::App& app, const std::string& name, Value& value,
+                      const std::string& description, CountRange range) {
   return parsed(
       app, name,
       [&value, name, range](const std::string& text) { value = parse_count(name, text, range); },
@@ -243,12 +243,12 @@ Option Command::add(const std::string& name, std::vector<std::string>& values,
 
 Option Command::add(const std::string& name, std::int64_t& value, const std::string& description,
                     CountRange range) {
-  return counted(*app_, name, value, description, range);
+  return counted_option(*app_, name, value, description, range);
 }
 
 Option Command::add(const std::string& name, std::optional<std::int64_t>& value,
                     const std::string& description, CountRange range) {
-  return counted(*app_, name, value, description, range);
+  return counted_option(*app_, name, value, description, range);
 }
 
 Option Command::add(const std::string& name, double& value, const std::string& description,
