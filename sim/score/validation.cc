@@ -264,7 +264,7 @@ std::int64_t sequences_per_step(const Plan& plan) {
   return plan.micro_batch * plan.grad_accum * (plan.gpus / plan.parallel.replica());
 }
 
-auto group_of(const profiles::LedgerRow& row) {
+auto measured_together(const profiles::LedgerRow& row) {
   const Plan& p = row.plan;
   return std::make_tuple(row.source, row.model.name, row.gpu, row.gpus_per_node,
                          row.inter_gbps_per_node, p.gpus, p.seq_len, sequences_per_step(p),
@@ -328,9 +328,10 @@ std::vector<TimedLayout> distinct(const std::vector<const ValidatedRow*>& rows) 
 }  // namespace
 
 ChoiceScore score_choices(const Validation& validation) {
-  std::map<decltype(group_of({})), std::vector<const ValidatedRow*>> rows_of;
+  std::map<decltype(measured_together({})), std::vector<const ValidatedRow*>> rows_of;
   for (const ValidatedRow& row : validation.rows) {
-    if (row.time_error && row.row.suspect.empty()) rows_of[group_of(row.row)].push_back(&row);
+    if (row.time_error && row.row.suspect.empty())
+      rows_of[measured_together(row.row)].push_back(&row);
   }
   ChoiceScore score;
   for (const auto& [key, rows] : rows_of) {

@@ -127,17 +127,17 @@ class Observer {
     }
     const SpanUnion kernel_times(std::move(kernels));
     const SpanUnion collective_times(std::move(collectives));
-    struct Sum {
+    struct LaneSum {
       Nanoseconds ns = 0, contended_ns = 0;
     };
-    std::map<OpId, Sum> sums;
+    std::map<OpId, LaneSum> sums;
     for (const Span* span : lane.spans) {
       if (is_message(*span)) {
         if (op_of(span->id).kind == OpKind::kReceive) observe_message(*span);
         continue;
       }
       const SpanUnion& others = collective(*span) ? kernel_times : collective_times;
-      Sum& sum = sums[span->id];
+      LaneSum& sum = sums[span->id];
       sum.ns += span->end_ns - span->begin_ns;
       if (trace_.origin.streams != "virtual")
         sum.contended_ns += others.overlap(span->begin_ns, span->end_ns);
