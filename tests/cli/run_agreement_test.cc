@@ -43,9 +43,10 @@ class MpiAgreementTest : public RunAgreementTest {
     for (const std::string& variable : variables) words.insert(words.end(), {"-x", variable});
     more.insert(more.end(), flags.begin(), flags.end());
     for (const std::string& word : small("mpi", more)) words.push_back(word);
-    return run(words, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                       "OMPI_MCA_rmaps_base_oversubscribe=1",
-                       "OMPI_MCA_btl_vader_single_copy_mechanism=none"});
+    return run(words,
+               {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                "OMPI_MCA_rmaps_base_oversubscribe=1",
+                "OMPI_MCA_btl_vader_single_copy_mechanism=none", "LSAN_OPTIONS=detect_leaks=0"});
   }
 };
 
