@@ -211,9 +211,12 @@ def test_every_form_of_data_is_read(folders, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     lines(folder / "a.jsonl", *values)
-    (folder / "b.json").write_text(json.dumps(values))
+    (folder / "B.JSON").write_text(json.dumps(values))
     made, _ = make(tmp_path / "a.tok", folders["bytes"], folder, template=tmp_path / "t.jinja")
     assert len(made.documents) == 8 and made.documents == made.documents[:1] * 8 and made.masks == made.masks[:1] * 8
+    lines(tmp_path / "s.jsonl", *({"system": "Be.", **value} for value in values), {"messages": [{"role": "system", "content": "Be."}] + chat})
+    made, _ = make(tmp_path / "s.tok", folders["bytes"], tmp_path / "s.jsonl", template=tmp_path / "t.jinja")
+    assert made.documents == made.documents[:1] * 5 and made.masks == made.masks[:1] * 5
     lines(tmp_path / "c.jsonl", {"instruction": "Why?", "input": "It", "output": "man."}, {"prompt": "Why?", "response": " man."}, {"text": "man."})
     made, _ = make(tmp_path / "c.tok", folders["marking"], tmp_path / "c.jsonl")
     own = tokenizer_of(folders["marking"])
@@ -234,6 +237,12 @@ def test_marks_of_begin_and_end_stand_once(folders, tmp_path):
     lines(tmp_path / "a.jsonl", {"text": "<s>one</s>"}, {"text": "one"}, {"prompt": "<s>one", "completion": "one</s>"})
     for ids in make(tmp_path / "a.tok", folders["marking"], tmp_path / "a.jsonl")[0].documents:
         assert ids.count(own.bos_token_id) == ids.count(own.eos_token_id) == 1
+    # The mark of a role ends nothing, however short the answer is.
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ '<s>' if m.role == 'user' else '</s>' }}{{ m.content }}{% endfor %}")
+    for words in ("y", "a longer answer"):
+        said = lines(tmp_path / "a.jsonl", {"messages": [chat[0], {"role": "assistant", "content": words}]})
+        ids = make(tmp_path / "a.tok", folders["marking"], said, template=tmp_path / "t.jinja")[0].documents[0]
+        assert ids[-1] == own.eos_token_id and ids.count(own.eos_token_id) == 2
     (tmp_path / "b.txt").write_text("<s>one</s>two</s>")
     made, _ = make(tmp_path / "b.tok", folders["marking"], tmp_path / "b.txt")
     assert made.ids.count(own.bos_token_id) == 1 and made.ids.count(own.eos_token_id) == 2 and len(made.documents) == 2
@@ -250,6 +259,14 @@ def test_what_cannot_be_trained_is_refused(folders, tmp_path):
         return str(error.value)
     assert refused({"messages": chat[:1]}).startswith(f"{tmp_path}/a.jsonl, line 2: no token that is trained: nobody")
     assert "expected messages" in refused({"question": 1})
+    for one, more in (("instruction", "history"), ("messages", "chosen"), ("text", "completion"), ("prompt", "system")):
+        value = {"messages": chat, "instruction": "a", "output": "b", "prompt": "a", "completion": "b", "text": "a"}
+        kept = {one: value[one], **({"output": "b"} if one == "instruction" else {"completion": "b"} if one == "prompt" else {})}
+        assert f"has '{more}' beside '{one}'" in refused({**kept, more: "words"})
+    assert "a message has a weight" in refused({"messages": [chat[0], {**chat[1], "weight": 0}]})
+    (tmp_path / "table.csv").write_text("a,b\n")
+    with pytest.raises(tokens.Refused, match="table.csv: expected texts"):
+        make(tmp_path / "a.tok", "bytes", tmp_path / "table.csv")
     assert "prefix-stable" in refused({}, stable + "{{ messages | length }}")
     marked = stable.replace("{{ m.content }}", "{% if loop.last and m.role == 'assistant' %}T{% endif %}{{ m.content }}")
     assert "does not begin that of the whole conversation" in refused({}, marked)

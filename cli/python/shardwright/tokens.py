@@ -36,13 +36,16 @@ import zlib
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 MAGIC = b"SHWTOKEN"
-FORMAT = 1  # of what a part holds: another number begins anew
+FORMAT = 2  # of what a part holds: another number begins anew
 UNIT_BYTES = 1 << 20
 OVERLAP_BYTES = 4096  # of a window beyond its unit
 AGREEING = 16  # tokens on either side of a cut that must be alike in every window
+VARIED = 4  # of those before it, how many must differ from each other
 BLOCK_TOKENS = 1 << 18
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", **{role: role for role in ("user", "assistant", "system", "tool")}}
+CONTENT = ("system", "messages", "conversations", "prompt", "instruction", "input", "context", "completion", "response", "output",
+           "history", "chosen", "rejected", "text")
 Document = Tuple[List[int], Optional[List[int]]]  # ids, and 1 where the loss is on one; None: on all
 
 
@@ -139,6 +142,8 @@ class Converter:
         """`first`: the message from which on the assistant's turns are trained."""
         if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
             raise Refused("messages must be a list of objects with role and content")
+        if any(one.get("weight", 1) != 1 for one in messages):
+            raise Refused("a message has a weight of its own, expected 1: the loss is on all that the assistant says")
         if not self.by.template:
             raise Refused("the tokenizer has no chat template to set a conversation in; give one with --chat-template FILE")
         try:
@@ -152,7 +157,8 @@ class Converter:
             raise
         except Exception as error:  # templates raise what they like
             raise Refused(f"the chat template refuses this conversation: {error}") from error
-        ended = self.by.specials.intersection(ids[-3:])  # by the template's own mark, and a line end
+        spoken = max((at for at in range(1, len(ids)) if mask[at] > mask[at - 1]), default=0)
+        ended = self.by.specials.intersection(ids[max(spoken + 1, len(ids) - 3):])  # by the template's own mark, and a line end
         return self.whole(ids, mask, end=not ended and messages[-1:] != [] and messages[-1]["role"] == "assistant")
 
     def suffixes(self, messages: List[dict], first: int, more: dict) -> Tuple[str, List[Tuple[int, int]]]:
@@ -187,25 +193,43 @@ class Converter:
         value = {"text": value} if isinstance(value, str) else value
         if not isinstance(value, dict):
             raise Refused("expected an object or a text")
+        value = {key: one for key, one in value.items() if one is not None}
         more = {"tools": value["tools"]} if value.get("tools") else {}
+        system = [{"role": "system", "content": value["system"]}] if value.get("system") else []
+
+        def alone(*used: str) -> None:
+            """Nothing that says something is left out."""
+            for key in CONTENT:
+                if value.get(key) and key not in used:
+                    raise Refused(f"has '{key}' beside '{used[0]}', which says nothing of it; expected a document without it")
+
         if "messages" in value:
-            return self.chat(value["messages"], more)
+            alone("messages", "system")
+            return self.chat(system + value["messages"] if system and isinstance(value["messages"], list) else value["messages"], more)
         if isinstance(value.get("conversations"), list):
-            return self.chat([{"role": self.role(one["from"]), "content": one.get("value")}
-                              if isinstance(one, dict) and "from" in one else one for one in value["conversations"]], more)
-        answer = next((value[key] for key in ("completion", "response", "output") if value.get(key) is not None), None)
-        asked = value.get("prompt")
-        if asked is None and value.get("instruction") is not None:
-            asked = "\n\n".join(str(value[key]) for key in ("instruction", "input", "context") if value.get(key))
+            alone("conversations", "system")
+            return self.chat(system + [{"role": self.role(one["from"]), "content": one.get("value"), **{key: one[key] for key in ("weight",) if key in one}}
+                                       if isinstance(one, dict) and "from" in one else one for one in value["conversations"]], more)
+        key = next((key for key in ("completion", "response", "output") if key in value), "")
+        answer, asked = value.get(key), value.get("prompt")
+        if asked is None and "instruction" in value:
+            alone("instruction", "input", "context", "system", key)
+            asked = "\n\n".join(str(value[part]) for part in ("instruction", "input", "context") if value.get(part))
             if self.by.template and answer is not None:
-                asked, answer = [{"role": "user", "content": asked}], [{"role": "assistant", "content": answer}]
+                asked, answer = system + [{"role": "user", "content": asked}], [{"role": "assistant", "content": answer}]
             else:
-                asked += "\n\n"
+                asked = "\n\n".join([*(one["content"] for one in system), asked, ""])
+        elif isinstance(asked, list) and isinstance(answer, list):
+            alone("prompt", "system", key)
+            asked = system + asked
         if isinstance(asked, list) and isinstance(answer, list):
             return self.chat(asked + answer, more, len(asked))
         if isinstance(asked, str) and isinstance(answer, str):
+            if "instruction" not in value:
+                alone("prompt", key)
             return self.whole(*self.trained(asked + answer, [(len(asked), len(asked) + len(answer))]))
         if asked is None and isinstance(value.get("text"), str):
+            alone("text")
             if not value["text"]:
                 raise Refused("an empty text")
             return self.whole(self.by.encode(value["text"])[0])
@@ -290,7 +314,9 @@ class Window:
     def cut(self, near: int) -> Tuple[int, List[int]]:
         """Where in the file a token begins, and those around it."""
         at = self.index_near(near)
-        while AGREEING <= at < len(self.starts) - AGREEING and self.starts[at] == self.starts[at - 1]:
+        # Within letters, and in what repeats itself, windows agree on what one pass may divide otherwise.
+        while AGREEING <= at < len(self.starts) - AGREEING and (self.starts[at] == self.starts[at - 1] or
+                                                                len(set(self.ids[at - AGREEING:at])) < VARIED):
             at += 1
         if not AGREEING <= at < len(self.starts) - AGREEING:
             raise Unsplit
@@ -362,16 +388,19 @@ def convert(converter: Converter, unit: Unit) -> Part:
 
 def units_of(words: List[str], undivided: Set[str]) -> List[Unit]:
     """Of files, folders and globs."""
-    units, ends = [], (".txt", ".md", ".jsonl", ".json")
+    kinds = {".txt": "text", ".md": "text", ".jsonl": "lines", ".ndjson": "lines", ".json": "list"}
+    units: List[Unit] = []
     for word in words:
         path = pathlib.Path(word)
         found = [path] if path.is_file() else [pathlib.Path(one) for one in sorted(glob.glob(word)) if os.path.isfile(one)]
         if path.is_dir():
-            found = sorted(one for one in path.rglob("*") if one.suffix in ends and one.is_file() and not one.name.startswith("."))
+            found = sorted(one for one in path.rglob("*") if one.suffix.lower() in kinds and one.is_file() and not one.name.startswith("."))
         if not found:
-            raise Refused(f"{word}: no such file, and no folder with any *{', *'.join(ends)}")
+            raise Refused(f"{word}: no such file, and no folder with any *{', *'.join(kinds)}")
         for file in found:
-            kind, size = {".jsonl": "lines", ".json": "list"}.get(file.suffix, "text"), file.stat().st_size
+            kind, size = kinds.get(file.suffix.lower(), "text"), file.stat().st_size
+            if file.suffix.lower() in (".csv", ".tsv", ".xml", ".html", ".yaml", ".yml", ".parquet", ".arrow", ".gz", ".zst", ".xz", ".bz2", ".zip"):
+                raise Refused(f"{file}: expected texts (*.txt, *.md, or any other ending), *.jsonl or *.json; convert it first")
             if size == 0:
                 raise Refused(f"{file}: is empty, expected a document")
             step = size if kind == "list" or str(file) in undivided else UNIT_BYTES
