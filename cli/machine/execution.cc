@@ -35,9 +35,7 @@ constexpr const char* kNoMpi =
 }
 
 std::string no_cuda(const ExecutionOffer& offer) {
-  if (!offer.cuda_built) {
-    return "this build has no cuda executor; its configuration says: " + offer.why_no_cuda;
-  }
+  if (!offer.cuda_built) return no_cuda_executor(offer.why_no_cuda);
   return offer.gpu_problem;
 }
 

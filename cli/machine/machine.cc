@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <link.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,6 +90,47 @@ Component probe_program(std::string key, std::string title, const std::vector<st
   return component;
 }
 
+std::string mebibytes(Bytes bytes) {
+  return fmt::format("{} MiB", bytes >> 20);
+}
+
+// What containers give little of: processes of NCCL exchange buffers in it.
+Component probe_shared_memory() {
+  Component component{.key = "shared_memory", .title = "/dev/shm"};
+  const Bytes wanted = exec::libraries::rule_number("nccl.shared_memory", "bytes");
+  struct statvfs found {};
+  if (statvfs("/dev/shm", &found) != 0) {
+    component.detail = "there is none, in which NCCL's processes share memory";
+    return component;
+  }
+  const Bytes size = static_cast<Bytes>(found.f_blocks) * static_cast<Bytes>(found.f_frsize);
+  component.present = size >= wanted;
+  if (component.present) {
+    component.version = mebibytes(size);
+  } else {
+    component.detail = fmt::format("{}, in which NCCL's processes share memory, expected {}",
+                                   mebibytes(size), mebibytes(wanted));
+  }
+  return component;
+}
+
+// InfiniBand adapters lock what they read and write.
+Component probe_locked_memory() {
+  Component component{.key = "locked_memory", .title = "locked memory"};
+  rlimit limit{};
+  std::error_code failed;
+  const bool has_adapter =
+      fs::directory_iterator("/sys/class/infiniband", failed) != fs::directory_iterator();
+  component.present =
+      !has_adapter || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
+  if (!component.present) {
+    component.detail =
+        fmt::format("{} of a process for its InfiniBand adapters, expected unlimited",
+                    mebibytes(static_cast<Bytes>(limit.rlim_cur)));
+  }
+  return component;
+}
+
 }  // namespace
 
 const Component& Machine::component(std::string_view key) const {
@@ -108,6 +151,8 @@ Machine probe_machine() {
   machine.in_container = exists("/.dockerenv") || exists("/run/.containerenv");
   machine.nvidia_devices = count_nvidia_devices();
   probe_cuda(machine);
+  machine.components.push_back(probe_shared_memory());
+  machine.components.push_back(probe_locked_memory());
   machine.components.push_back(probe_mpi());
   machine.components.push_back(
       probe_program("cxx_compiler", "C++ compiler", {"c++", "g++", "clang++"}));
@@ -211,6 +256,9 @@ class Needs {
     return *this;
   }
   Needs& executor(const std::string& name) {
+    if (name != "host" && name != "mpi" && !build_.has_executor("cuda")) {
+      fail(no_cuda_executor(build_.why_no_cuda));
+    }
     if (!build_.has_executor(name)) fail(fmt::format("this build has no {} executor", name));
     return *this;
   }
@@ -251,7 +299,7 @@ struct Package {
 };
 
 constexpr std::array<Package, 10> kPackages{{
-    {"cuda_toolkit", "cuda-toolkit",
+    {"cuda_toolkit", "cuda-toolkit-13-0",
      "to build the CUDA executor; from NVIDIA's apt repository (cuda-keyring)"},
     {"nccl", "libnccl2 libnccl-dev", "to train on several GPUs; from NVIDIA's apt repository"},
     {"cupti", "cuda-cupti-dev-13-0", "to trace kernels; part of every CUDA toolkit"},
@@ -282,7 +330,26 @@ Advice driver_advice(const Machine& machine) {
   return advice;
 }
 
+// What a container's or a process's limits are set by.
+void add_limits(const Machine& machine, std::vector<Advice>& all) {
+  const auto add = [&](std::string_view key, std::string_view in_container, std::string command) {
+    const Component& component = machine.component(key);
+    if (component.present) return;
+    if (machine.in_container) command = fmt::format("docker run {} ...", in_container);
+    all.push_back({component.key, component.title, std::move(command), "for NCCL"});
+  };
+  add("shared_memory", "--shm-size=1g", "sudo mount -o remount,size=1g /dev/shm");
+  add("locked_memory", "--ulimit memlock=-1", "ulimit -l unlimited");
+}
+
 }  // namespace
+
+std::string no_cuda_executor(std::string_view why) {
+  return fmt::format(
+      "this build has no cuda executor, because {}; where CUDA {} or newer is installed, "
+      "scripts/quickstart builds one",
+      why, exec::libraries::rule_text("cuda_toolkit.oldest", "release"));
+}
 
 std::vector<Capability> capabilities(const Machine& machine, const BuildInfo& build,
                                      const std::vector<std::string>& verbs) {
@@ -326,6 +393,7 @@ std::vector<Advice> install_advice(const Machine& machine) {
     advice.note = package.note;
     if (machine.has_apt) advice.command = fmt::format("sudo apt-get install {}", package.apt);
   }
+  add_limits(machine, all);
   return all;
 }
 

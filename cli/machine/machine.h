@@ -132,6 +132,9 @@ void note_what_rules_miss(std::vector<Component>& components);
 
 std::vector<Advice> install_advice(const Machine& machine);
 
+/// Why a build without the executor cuda lacks it, and what builds one, as a clause.
+std::string no_cuda_executor(std::string_view why);
+
 /// Appends the components cuda_driver, gpu, cuda_toolkit, cublas_lt, nccl, cupti, cudnn and nvrtc,
 /// and fills `gpus`.
 void probe_cuda(Machine& machine);

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "cli/machine/machine.h"
+#include "exec/libraries/rules.h"
 #include "sim/core/base/parse_number.h"
 
 namespace shardwright::cli {
@@ -123,7 +124,8 @@ class Driver {
     int status = initialize(0);
     if (status == 0) status = get_count(&count);
     if (status != 0) {
-      component.detail = fmt::format("the driver says: {} (code {})", error_text(status), status);
+      component.detail = fmt::format("the driver says: {} (code {}){}", error_text(status), status,
+                                     exec::libraries::way_out_of_status(status));
       return component;
     }
     for (int index = 0; index < count; ++index) gpus.push_back(describe_gpu(index));

@@ -37,8 +37,8 @@ std::string problem_of(cudaError_t status) {
     case cudaErrorStubLibrary:
       return "libcuda.so.1 is the toolkit's stub for linking, not a driver";
     default:
-      return fmt::format("CUDA says: {} ({})", cudaGetErrorString(status),
-                         cudaGetErrorName(status));
+      return fmt::format("CUDA says: {} ({}){}", cudaGetErrorString(status),
+                         cudaGetErrorName(status), libraries::way_out_of_status(status));
   }
 }
 

@@ -92,6 +92,13 @@ std::string drivers_of(int cuda_major) {
   return "";
 }
 
+std::string way_out_of_status(int code) {
+  constexpr std::string_view kRule = "cuda_driver.fabric_manager";
+  if (code != rule_number(kRule, "code")) return "";
+  return ": GPUs behind NVSwitches wait for the fabric manager; start it with '" +
+         rule_text(kRule, "command") + "'";
+}
+
 int run_ahead_of(std::int64_t ranks) {
   constexpr std::string_view kRule = "cuda_driver.launch_queue";
   constexpr std::int64_t kLeast = 2, kMost = 8;

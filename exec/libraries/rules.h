@@ -35,6 +35,9 @@ std::string beyond_rules(std::string_view library, std::string_view version);
 /// programs of that CUDA; empty where no rule names them.
 std::string drivers_of(int cuda_major);
 
+/// What to do where the driver answers that code, as the end of a sentence; mostly empty.
+std::string way_out_of_status(int code);
+
 /// How many passes of a layer each of so many ranks of one process may have launched before they
 /// are run, so that the launches of all fill half of what the driver queues: 2 to 8.
 int run_ahead_of(std::int64_t ranks);

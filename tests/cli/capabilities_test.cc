@@ -21,8 +21,9 @@ Machine machine_without(const std::vector<std::string>& missing) {
   machine.nvidia_devices = 2;
   machine.driver_cuda_version = 13000;
   machine.gpus.resize(2);
-  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "cublas_lt", "nccl", "cupti",
-                          "cudnn", "nvrtc", "mpi", "cxx_compiler", "cmake", "ninja"}) {
+  for (const char* key :
+       {"cuda_driver", "gpu", "cuda_toolkit", "cublas_lt", "nccl", "cupti", "cudnn", "nvrtc",
+        "shared_memory", "locked_memory", "mpi", "cxx_compiler", "cmake", "ninja"}) {
     Component component;
     component.key = key;
     component.title = key;
@@ -76,8 +77,12 @@ TEST(Capabilities, ReasonsNameTheFirstThingThatIsMissing) {
             "no nccl: taken away");
   EXPECT_EQ(by_name(machine_without({"mpi"}), full_build()).at("run --communicator mpi").reason,
             "no mpi: taken away");
-  EXPECT_EQ(by_name(machine_without({}), BuildInfo{}).at("run --device cuda").reason,
-            "this build has no cuda executor");
+  BuildInfo no_cuda;
+  no_cuda.why_no_cuda = "SHARDWRIGHT_ENABLE_CUDA is OFF";
+  for (const char* name : {"run --device cuda", "run --communicator nccl", "measure --device cuda"})
+    EXPECT_EQ(by_name(machine_without({}), no_cuda).at(name).reason,
+              "this build has no cuda executor, because SHARDWRIGHT_ENABLE_CUDA is OFF; where CUDA "
+              "12.9 or newer is installed, scripts/quickstart builds one");
 }
 
 TEST(Capabilities, AVerbThatIsNotInTheBuildIsNotClaimed) {
@@ -127,6 +132,15 @@ TEST(InstallAdvice, ADriverOnlyWhereThereIsAGpuAndNotInsideAContainer) {
   machine.nvidia_devices = 0;
   EXPECT_EQ(install_advice(machine)[0].command, "");
   EXPECT_THAT(install_advice(machine)[0].note, HasSubstr("PCI"));
+}
+
+TEST(InstallAdvice, ContainersAreStartedWithMoreOfWhatNcclShares) {
+  Machine machine = machine_without({"shared_memory", "locked_memory"});
+  EXPECT_EQ(install_advice(machine)[0].command, "sudo mount -o remount,size=1g /dev/shm");
+  EXPECT_EQ(install_advice(machine)[1].command, "ulimit -l unlimited");
+  machine.in_container = true;
+  EXPECT_EQ(install_advice(machine)[0].command, "docker run --shm-size=1g ...");
+  EXPECT_EQ(install_advice(machine)[1].command, "docker run --ulimit memlock=-1 ...");
 }
 
 TEST(InstallAdvice, NoAptCommandsWithoutApt) {

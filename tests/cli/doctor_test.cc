@@ -126,6 +126,17 @@ TEST(Doctor, ADriverWithoutAGpuSaysWhy) {
   EXPECT_FALSE(component(document, "gpu").at("present").get<bool>());
   EXPECT_EQ(component(document, "gpu").at("detail"),
             "the driver says: no CUDA-capable device is detected (code 100)");
+  EXPECT_EQ(component(doctor_json({kFakeDriver, "FAKE_CUDA=not_ready"}), "gpu").at("detail"),
+            "the driver says: system not yet initialized (code 802): GPUs behind NVSwitches wait "
+            "for the fabric manager; start it with 'sudo systemctl start nvidia-fabricmanager'");
+}
+
+TEST(Doctor, LimitsOfAContainerAreRows) {
+  const json document = doctor_json();
+  for (const char* key : {"shared_memory", "locked_memory"}) {
+    const json& limit = component(document, key);
+    EXPECT_EQ(limit.at("present").get<bool>(), limit.at("detail") == "") << limit;
+  }
 }
 
 TEST(Doctor, TextFitsAndIsPlainAsciiInTheCLocale) {

@@ -63,8 +63,9 @@ TEST(Execution, SaysInOneSentenceWhatIsMissing) {
   no_toolkit.why_no_cuda = "nvcc is of CUDA 12.4, expected 12.9 or newer";
   EXPECT_EQ(
       refusal([&] { choose_device("cuda", no_toolkit); }).what,
-      "device is 'cuda', but this build has no cuda executor; its configuration says: nvcc is "
-      "of CUDA 12.4, expected 12.9 or newer");
+      "device is 'cuda', but this build has no cuda executor, because nvcc is of CUDA 12.4, "
+      "expected 12.9 or newer; where CUDA 12.9 or newer is installed, scripts/quickstart builds "
+      "one");
 }
 
 TEST(Execution, ConnectsThreads) {

@@ -51,6 +51,11 @@ TEST(VendorRules, NameTheDriversOfACuda) {
   EXPECT_EQ(drivers_of(11), "");
 }
 
+TEST(VendorRules, NameTheFabricManagerWhereTheSystemIsNotReady) {
+  EXPECT_THAT(way_out_of_status(802), HasSubstr("'sudo systemctl start nvidia-fabricmanager'"));
+  EXPECT_EQ(way_out_of_status(100), "");
+}
+
 // NCCL 2.28.9, ncclTopoComputeP2pChannels: 18 links of an H100 would be 36 channels.
 TEST(VendorRules, MessagesTakeAPowerOfTwoOfChannels) {
   EXPECT_EQ(message_channels(18, 0), 64);

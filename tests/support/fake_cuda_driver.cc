@@ -23,11 +23,12 @@ int cuDriverGetVersion(int* version) {
 }
 
 int cuInit(unsigned /*flags*/) {
-  return mode("no_device") ? 100 : 0;
-}  // CUDA_ERROR_NO_DEVICE
+  // CUDA_ERROR_NO_DEVICE, CUDA_ERROR_SYSTEM_NOT_READY
+  return mode("no_device") ? 100 : mode("not_ready") ? 802 : 0;
+}
 
-int cuGetErrorString(int /*status*/, const char** text) {
-  *text = "no CUDA-capable device is detected";
+int cuGetErrorString(int status, const char** text) {
+  *text = status == 802 ? "system not yet initialized" : "no CUDA-capable device is detected";
   return 0;
 }
 
