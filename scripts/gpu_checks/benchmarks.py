@@ -2,7 +2,7 @@
 """Rates of kernels and of attention, beside what cudaMemcpyAsync reaches on this GPU in the same process."""
 import json
 
-from gpu_checks.process import TROUBLE, Failed
+from gpu_checks.process import TROUBLE, Failed, within
 
 OF_COPY = 0.8  # what streaming kernels are meant to reach of a copy's rate
 KEPT = ("name", "real_time", "time_unit", "bytes_per_second", "items_per_second", "TFLOP/s", "of_copy", "label")
@@ -24,7 +24,8 @@ def check_benchmarks(check, report):
     report.update(rows=[], failed={})
     for program in check.programs.benchmarks:
         try:
-            told = check.programs.run([program, "--benchmark_format=json", "--benchmark_min_time=0.2"], check.left(240))
+            with within(check, 240) as limit:
+                told = check.programs.run([program, "--benchmark_format=json", "--benchmark_min_time=0.2"], limit)
             report["rows"] += rows_of(program, told.stdout)
         except TROUBLE as error:
             report["failed"][program.name] = str(error)

@@ -4,8 +4,8 @@ learns what one rank learns that takes as many micro-batches. Not yet run on a G
 
 Products of parts and of fewer layers may be given other algorithms than those of one rank, so bits are told, not asked
 for; losses are."""
-from gpu_checks import training
-from gpu_checks.ranks import NCCL_BOUND, attempt, judge, tiny
+from gpu_checks.budget import run_rows
+from gpu_checks.ranks import judge, rows_against_one, tiny
 
 MICRO_STEPS = 8  # of a replica
 
@@ -33,31 +33,15 @@ def replicas_of(ranks, flags):
 def check_layouts(check, report):
     gpus = len(check.machine["gpus"])
     report.update(runs=[], gpus=gpus)
+    row = rows_against_one(check, report, "layouts")
     cuda = ["--param-dtype", "fp32", "--device", "cuda"]
-    _, one = attempt(check, report, "1 rank", lambda: training.train(
-        check, tiny(check, MICRO_STEPS, *cuda, "--ranks", 1), "layouts"))
 
-    def compare(name, start):
-        row, curve = attempt(check, report, name, start)
-        if one and curve:
-            row["largest_loss_difference"] = training.apart(one, curve)
-            row["has_bits_of_one_rank"] = curve == one
-            if row["largest_loss_difference"] >= NCCL_BOUND:
-                row["problem"] = f"loss is further than {NCCL_BOUND} from one rank's"
+    def of(how, counts, most=None):
+        return [row(how, ranks, name,
+                    tiny(check, MICRO_STEPS // replicas_of(ranks, flags), *cuda, "--strategy", "yafsdp", *flags))
+                for ranks in counts for name, flags in LAYOUTS[ranks][:most]]
 
-    def arguments(ranks, flags, communicator):
-        return tiny(check, MICRO_STEPS // replicas_of(ranks, flags), *cuda, "--communicator", communicator, "--strategy",
-                    "yafsdp", *flags)
-
-    for ranks in (2, 4):
-        for name, flags in LAYOUTS[ranks]:
-            compare(f"{ranks} local ranks, {name}", lambda: training.train(
-                check, [*arguments(ranks, flags, "local"), "--ranks", ranks], "layouts", CUDA_VISIBLE_DEVICES="0"))
-    for ranks in [count for count in LAYOUTS if count <= gpus]:
-        for name, flags in LAYOUTS[ranks]:
-            compare(f"{ranks} threads, {name}", lambda: training.train(
-                check, [*arguments(ranks, flags, "nccl"), "--ranks", ranks, "--rank-processes", "off"], "layouts"))
-        name, flags = LAYOUTS[ranks][0]
-        compare(f"{ranks} processes, {name}", lambda: training.train_processes(
-            check, arguments(ranks, flags, "nccl"), "layouts", ranks))
+    counts = [count for count in (8, 4, 2) if count <= gpus]
+    rows = [row("local ranks", 1, "1 rank", tiny(check, MICRO_STEPS, *cuda))]
+    run_rows(check, report, rows + of("processes", counts, 1) + of("local ranks", (2, 4)) + of("threads", counts), core=2)
     judge(report)

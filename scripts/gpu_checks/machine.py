@@ -72,6 +72,9 @@ def describe(programs):
         "kernel": platform.release(),
         "versions": {c["title"]: c["version"] or c["detail"] for c in doctor["components"] if c["present"]},
         "built_with": doctor["built_with"],
+        # Limits of the container or the session, which several ranks meet.
+        "lacks": [f"{c['title']}: {c['detail']}" for c in doctor["components"]
+                  if c.get("key") in ("shared_memory", "locked_memory") and not c["present"]],
         "commit": programs.commit,
     }
     machine.update(told_by_nvidia_smi())

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs on a machine with an NVIDIA GPU everything that a machine without one cannot, in half an hour: GPU tests, local
-ranks against one rank and the host, NCCL by threads and processes, tensor ranks and pipeline stages, a kill and a resume, language models at full size
-with predictions before and after `measure`, kernel benchmarks against cudaMemcpyAsync, the same models in PyTorch
-(FSDP2 and torch.compile) where it is installed, and compute-sanitizer. Not yet run on a GPU.
+ranks against one rank and the host, NCCL by processes and threads, tensor ranks and pipeline stages, a kill and a resume,
+language models at full size with predictions before and after `measure`, kernel benchmarks against cudaMemcpyAsync, the
+same models in PyTorch (FSDP2 and torch.compile) where it is installed, and compute-sanitizer. Not yet run on a GPU.
 
   gpu_check [--out results.json] [--only PART...] [--models NAME...] [--minutes N]
   gpu_check --show results.json        prints a results file as Markdown
   gpu_check --nodes 2 --node 0 --meet HOST:PORT --shared FOLDER     on each of several machines, with its own --node:
                                        what only these can show (gpu_checks/nodes.py)
 
-Which driver a build needs, `shardwright doctor` says. It takes prebuilt programs from the folder that scripts/gpu_package made (its own), or from --build. The results are one
-JSON file with the GPU, the driver and every library's version; `shardwright validate --gpu-results` predicts its runs
-anew. It is written after every step, and parts that --only leaves out keep what the file holds of them. A part that
-fails is told as failed and the others go on; one that this machine has nothing for (memory, a second GPU, PyTorch, a
-tool) is told as skipped, one whose time was over as unfinished. Exit codes: 0 no part failed, 1 some failed or are
-unfinished, 5 no GPU, or no programs for it.
+Which driver a build needs, `shardwright doctor` says. It takes prebuilt programs from the folder that
+scripts/gpu_package made (its own), or from --build. The results are one JSON file with the GPU, the driver and every
+library's version; `shardwright validate --gpu-results` predicts its runs anew. It is written after every step, and parts
+that --only leaves out keep what the file holds of them. A part that fails is told as failed and the others go on; one
+that this machine has nothing for (memory, a second GPU, PyTorch, a tool) is told as skipped, one whose time was over as
+unfinished, and rows that would not have ended in time are named. Exit codes: 0 all is well, 1 a part failed, or is
+unfinished that is not one of benchmarks, pytorch and sanitizer, 5 no GPU, or no programs for it.
 
 Needs python3, and nothing beside its standard library."""
 import argparse
@@ -25,7 +26,7 @@ import time
 
 from gpu_checks import machine, report
 from gpu_checks.benchmarks import check_benchmarks
-from gpu_checks.budget import ALL_MINUTES, MINUTES, Budget
+from gpu_checks.budget import ALL_MINUTES, MINUTES, OPTIONAL, Budget
 from gpu_checks.layouts import check_layouts
 from gpu_checks.measure import check_measure
 from gpu_checks.models import MODELS, check_models
@@ -74,6 +75,8 @@ class Check:
             self.left()
             CHECKS[part](self, told)
             told.update(verdict="passed", why="")
+            if "left_out" in told:
+                told["why"] = f"left out, because they would not have ended in time: {', '.join(told['left_out'])}"
         except Skipped as why:
             told.update(verdict="skipped", why=str(why))
         except OutOfTime as why:
@@ -139,12 +142,15 @@ def main():
     try:
         programs = Programs(options.build)
         check = Check(options, programs, machine.describe(programs))
-    except (Missing, Failed) as error:
+    except (Missing, Failed, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 5
+    for lack in check.machine["lacks"]:
+        print(f"note: {lack}", file=sys.stderr)
     for part in options.only:
         print(f"==> {part}", file=sys.stderr, flush=True)
         told = check.run(part)
         print(f"    {told['verdict']} in {told['took_s']:.0f} s  {told['why']}", file=sys.stderr, flush=True)
     print(report.markdown(check.results), end="")
-    return 1 if any(check.results["parts"][part]["verdict"] in ("failed", "unfinished") for part in options.only) else 0
+    verdicts = {part: check.results["parts"][part]["verdict"] for part in options.only}
+    return int(any(told == "failed" or told == "unfinished" and part not in OPTIONAL for part, told in verdicts.items()))

@@ -4,7 +4,7 @@ import json
 
 from gpu_checks import machine
 from gpu_checks.models import error_of
-from gpu_checks.process import TROUBLE, Failed
+from gpu_checks.process import TROUBLE, Failed, within
 
 
 def check_measure(check, report):
@@ -13,8 +13,9 @@ def check_measure(check, report):
     model = runs[0]["model"] if runs else check.options.models[0]
     base = models.get("cluster") or check.options.cluster or machine.cluster_of(check.machine["gpus"][0]["name"])
     profile = check.options.out.with_suffix(".profile.json")
-    done = check.programs.run([check.programs.shardwright, "measure", "--device", "cuda", "--model", model, "--out",
-                               profile, *(["--base", base] if base else [])], check.left(420))
+    with within(check, 420) as limit:
+        done = check.programs.run([check.programs.shardwright, "measure", "--device", "cuda", "--model", model, "--out",
+                                   profile, *(["--base", base] if base else [])], limit)
     report.update(seconds=done.seconds, profile=profile.name, profile_document=json.loads(profile.read_text()), runs=[])
     for run in runs:
         row = {"model": run["model"], "gpus": run["gpus"], "precision": run.get("precision", "bf16")}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running other programs, and the ways in which a check ends."""
+import contextlib
 import pathlib
 import subprocess
 import time
@@ -27,6 +28,18 @@ class OutOfTime(Exception):
 
 class Skipped(Exception):
     """What this machine lacks for a part or a row; nothing is wrong."""
+
+
+@contextlib.contextmanager
+def within(check, seconds):
+    """The seconds that a program may take: so many, or what is left to its part; OutOfTime where it needs more than that."""
+    limit = check.left(seconds)
+    try:
+        yield limit
+    except Slow as slow:
+        if limit < seconds:
+            raise OutOfTime(f"the time given to this part is over: {slow}") from None
+        raise
 
 
 # What a row of a part may meet without costing the others.

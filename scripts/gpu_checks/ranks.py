@@ -2,9 +2,11 @@
 """A tiny model by ranks that are threads, by NCCL and by processes: W ranks learn what one rank learns that takes W
 micro-batches. Local ranks do to the bit in fp32; NCCL adds in an order of its own."""
 from gpu_checks import machine, training
-from gpu_checks.process import TROUBLE, Failed, Skipped
+from gpu_checks.budget import run_rows
+from gpu_checks.process import TROUBLE, Failed, OutOfTime, Skipped
 
 STEPS = 20
+ROW_S, RANK_S = 5, 1  # that a row is expected to take, and each of its ranks
 BEHIND = 1.05       # that the choice of collectives' multiprocessors may be
 NCCL_BOUND = 1e-4   # of the loss, in fp32
 HOST_BOUNDS = {"fp32": 2e-3, "bf16": 5e-2}
@@ -32,6 +34,9 @@ def attempt(check, report, name, start):
         if not row["peak_is_planned"]:
             row["problem"] = f"memory is {summary['peak_memory_bytes']} of {summary['planned_memory_bytes']} bytes planned"
         return row, training.curve_of(metrics)
+    except OutOfTime:
+        report["runs"].remove(row)
+        raise
     except TROUBLE as error:
         row["problem"] = str(error)
         return row, None
@@ -45,90 +50,112 @@ def judge(report):
         raise Failed("; ".join(bad)[:2000])
 
 
+def rows_against_one(check, report, part):
+    """What makes rows whose losses are held against those of the first, a rank alone. HOW: threads or processes over NCCL,
+    or local ranks of the first GPU."""
+    one = []
+
+    def start(how, ranks, arguments):
+        arguments = [*arguments, "--communicator", "local" if how == "local ranks" else "nccl"]
+        if how == "processes":
+            return training.train_processes(check, arguments, part, ranks)
+        return training.train(check, [*arguments, "--ranks", ranks, *(["--rank-processes", "off"] if how == "threads" else [])],
+                              part, **({"CUDA_VISIBLE_DEVICES": "0"} if how == "local ranks" else {}))
+
+    def row(how, ranks, name, arguments):
+        name = f"{ranks} {how}, {name}" if ranks > 1 else name
+
+        def compare():
+            told, curve = attempt(check, report, name, lambda: start(how, ranks, arguments))
+            one.append(curve)
+            if one[0] and curve and len(one) > 1:
+                told["largest_loss_difference"] = training.apart(one[0], curve)
+                told["has_bits_of_one_rank"] = curve == one[0]
+                if told["largest_loss_difference"] >= NCCL_BOUND:
+                    told["problem"] = f"loss is further than {NCCL_BOUND} from one rank's"
+        return name, ROW_S + RANK_S * ranks, compare
+    return row
+
+
 def check_ranks(check, report):
     """One GPU, or local ranks over several, where these read each other's memory; otherwise they share the first."""
     report["runs"] = []
     apart = check.machine.get("peer_access") is False
     report["gpus"] = 1 if apart else len(check.machine["gpus"])
     sees = {"CUDA_VISIBLE_DEVICES": "0"} if apart else {}
+    curves = {}
 
-    def go(name, *arguments, micro_steps=4):
-        return attempt(check, report, name, lambda: training.train(
-            check, tiny(check, micro_steps, *arguments), "ranks", **sees))
-
-    cuda = ["--param-dtype", "fp32", "--device", "cuda", "--ranks"]
-    _, one = go("1 rank, fp32, 4 micro-steps", *cuda, 1)
-    for ranks in (2, 4):
-        for strategy in ("yafsdp", "fsdp2", "zero2"):
-            row, curve = go(f"{ranks} local ranks, fp32, {strategy}", *cuda, ranks, "--strategy", strategy,
-                            "--communicator", "local", micro_steps=4 // ranks)
-            if one and curve:
-                row["same_bits_as_one_rank"] = curve == one
-                if curve != one:
+    def row(name, *arguments, micro_steps=4, bits_of=None, near=None, bound=None):
+        def start():
+            row, curve = attempt(check, report, name, lambda: training.train(
+                check, tiny(check, micro_steps, *arguments), "ranks", **sees))
+            curves[name] = curve
+            if curve and curves.get(bits_of):
+                row["same_bits_as_one_rank"] = curve == curves[bits_of]
+                if curve != curves[bits_of]:
                     row["problem"] = "other bits than one rank"
-    pairs = []  # of a row, its curve, the host's, and how far they may be apart
-    _, host = go("1 rank, fp32, host", "--param-dtype", "fp32", "--device", "host", "--ranks", 1)
-    bf16_row, bf16 = go("1 rank, bf16", "--param-dtype", "bf16", "--device", "cuda", "--ranks", 1)
-    pairs += [(report["runs"][0], one, host, HOST_BOUNDS["fp32"]), (bf16_row, bf16, host, HOST_BOUNDS["bf16"])]
+            if curve and curves.get(near):
+                row["largest_loss_difference_to_host"] = training.apart(curves[near], curve)
+                if row["largest_loss_difference_to_host"] >= bound:
+                    row["problem"] = f"loss is further than {bound} from the host's"
+        return name, ROW_S, start
+
+    host, one = "1 rank, fp32, host", "1 rank, fp32, 4 micro-steps"
+    cuda = ["--param-dtype", "fp32", "--device", "cuda", "--ranks"]
+    bf16 = ["--param-dtype", "bf16", "--ranks", 1]
+    rows = [row(host, "--param-dtype", "fp32", "--device", "host", "--ranks", 1),
+            row(one, *cuda, 1, near=host, bound=HOST_BOUNDS["fp32"])]
+    local = [row(f"{ranks} local ranks, fp32, {strategy}", *cuda, ranks, "--strategy", strategy, "--communicator", "local",
+                 micro_steps=4 // ranks, bits_of=one) for strategy in ("yafsdp", "fsdp2", "zero2") for ranks in (2, 4)]
+    rows += [local.pop(0), row("1 rank, bf16", *bf16, "--device", "cuda", near=host, bound=HOST_BOUNDS["bf16"])]
     for recipe in machine.fp8_recipes(check.machine["gpus"][0]):
-        fp8 = ["--param-dtype", "bf16", "--precision", "fp8", "--fp8-recipe", recipe, "--ranks", 1]
-        row, curve = go(f"1 rank, fp8 {recipe}", *fp8, "--device", "cuda")
-        _, host_curve = go(f"1 rank, fp8 {recipe}, host", *fp8, "--device", "host")
-        pairs.append((row, curve, host_curve, HOST_BOUNDS["bf16"]))
-    for row, curve, others, bound in pairs:
-        if others and curve:
-            row["largest_loss_difference_to_host"] = training.apart(others, curve)
-            if row["largest_loss_difference_to_host"] >= bound:
-                row["problem"] = f"loss is further than {bound} from the host's"
+        name = f"1 rank, fp8 {recipe}"
+        fp8 = [*bf16, "--precision", "fp8", "--fp8-recipe", recipe, "--device"]
+        rows += [row(f"{name}, host", *fp8, "host"), row(name, *fp8, "cuda", near=f"{name}, host", bound=HOST_BOUNDS["bf16"])]
+    run_rows(check, report, rows + local, core=3)
     judge(report)
 
 
-def compare_collective_sms(check, report, gpus):
-    """What a step of a model that communicates much takes by the multiprocessors that collectives may have. What a run
-    takes by itself should not be far behind the best."""
-    report["collective_sms"] = {}
-    rows = []
+def compared_collective_sms(check, report, gpus):
+    """Rows of a model that communicates much, by the multiprocessors that collectives may have."""
     model = ["--model", check.programs.models / "llama-3.2-1b.json", "--data", "synthetic", "--hold-out", "0", "--seq-len",
              1024, "--micro-batch", 1, "--strategy", "yafsdp", "--steps", 10, "--save", "none", "--products", "first"]
-    for sms in ("auto", 8, 16, 32):
-        row, _ = attempt(check, report, f"{gpus} ranks, 1B, collectives on {sms} SMs", lambda: training.train(
-            check, [*model, "--device", "cuda", "--communicator", "nccl", "--ranks", gpus, "--collective-sms", sms], "nccl"))
-        report["collective_sms"][str(sms)] = row.get("step_s")
-        rows.append(row)
-    best = min((row["step_s"] for row in rows if row.get("step_s")), default=0)
-    if best and rows[0].get("step_s", 0) > BEHIND * best:
-        rows[0]["problem"] = f"a step takes {rows[0]['step_s']:.3g} s, the fastest of these {best:.3g} s"
+    report["collective_sms"] = {}
+    first = []
+
+    def row(sms):
+        name = f"{gpus} ranks, 1B, collectives on {sms} SMs"
+
+        def start():
+            row, _ = attempt(check, report, name, lambda: training.train(
+                check, [*model, "--device", "cuda", "--communicator", "nccl", "--ranks", gpus, "--collective-sms", sms], "nccl"))
+            first.append(row)
+            steps = report["collective_sms"]
+            steps[str(sms)] = row.get("step_s")
+            best = min((step for step in steps.values() if step), default=0)
+            # What a run takes by itself is not far behind the best.
+            if steps["auto"] and steps["auto"] > BEHIND * best:
+                first[0]["problem"] = f"a step takes {steps['auto']:.3g} s, the fastest of these {best:.3g} s"
+        return name, 4 * ROW_S + RANK_S * gpus, start
+    return [row(sms) for sms in ("auto", 8, 16, 32)]
 
 
 def check_nccl(check, report):
-    """NCCL by threads of one process and by processes, sharded and hybrid, on as many GPUs as there are."""
+    """NCCL by processes and by threads of one process, sharded and hybrid, on as many GPUs as there are."""
     gpus = len(check.machine["gpus"])
     report.update(runs=[], gpus=gpus)
-    fp32 = ["--param-dtype", "fp32", "--device", "cuda", "--communicator", "nccl"]
-    _, one = attempt(check, report, "1 rank alone", lambda: training.train(
-        check, tiny(check, 8, "--param-dtype", "fp32", "--device", "cuda", "--ranks", 1), "nccl"))
+    fp32 = ["--param-dtype", "fp32", "--device", "cuda"]
+    row = rows_against_one(check, report, "nccl")
 
-    def compare(name, start):
-        row, curve = attempt(check, report, name, start)
-        if one and curve:
-            row["largest_loss_difference"] = training.apart(one, curve)
-            if row["largest_loss_difference"] >= NCCL_BOUND:
-                row["problem"] = f"loss is further than {NCCL_BOUND} from one rank's"
+    def several(how):
+        return [row(how, ranks, strategy, tiny(check, 8 // ranks, *fp32, "--strategy", strategy,
+                                               *(["--shard-group", ranks // 2] if strategy == "hsdp" else [])))
+                for ranks in (8, 4, 2) if ranks <= gpus for strategy in ("yafsdp", "fsdp2", "hsdp")[:3 if ranks >= 4 else 2]]
 
-    compare("1 rank over NCCL, yafsdp", lambda: training.train(
-        check, tiny(check, 8, *fp32, "--ranks", 1, "--strategy", "yafsdp"), "nccl"))
-    for ranks in [count for count in (2, 4, 8) if count <= gpus]:
-        for strategy in ("yafsdp", "fsdp2", "hsdp"):
-            if strategy == "hsdp" and ranks < 4:
-                continue
-            shape = ["--strategy", strategy, *(["--shard-group", ranks // 2] if strategy == "hsdp" else [])]
-            arguments = tiny(check, 8 // ranks, *fp32, *shape)
-            compare(f"{ranks} threads, {strategy}",
-                    lambda: training.train(check, [*arguments, "--ranks", ranks, "--rank-processes", "off"], "nccl"))
-            compare(f"{ranks} processes, {strategy}",
-                    lambda: training.train_processes(check, arguments, "nccl", ranks))
-    if gpus >= 2:
-        compare_collective_sms(check, report, gpus)
+    rows = [row("local ranks", 1, "1 rank alone", tiny(check, 8, *fp32)),
+            row("threads", 1, "1 rank over NCCL, yafsdp", tiny(check, 8, *fp32, "--strategy", "yafsdp"))]
+    sms = compared_collective_sms(check, report, gpus) if gpus >= 2 else []
+    run_rows(check, report, rows + several("processes") + sms + several("threads"), core=3)
     judge(report)
     if gpus < 2:
         raise Skipped("one rank over NCCL learns as alone; more ranks need more than one GPU")

@@ -14,6 +14,7 @@ def markdown(results):
              f"{results['when']}, driver {machine.get('driver') or '?'}, {machine['operating_system']}, "
              f"{machine['processor']}; commit {machine['commit'] or '?'}.", "", verdicts(results), ""]
     lines += [f"* {name} {version}" for name, version in machine["versions"].items()]
+    lines += [f"* {lack}" for lack in machine.get("lacks", [])]
     for part, told in results["parts"].items():
         lines += ["", f"## {part}: {told['verdict']}", ""]
         if told.get("why"):

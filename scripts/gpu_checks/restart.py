@@ -4,7 +4,7 @@ disturbed; where there are several GPUs, it goes on with half of them, too."""
 import time
 
 from gpu_checks import ranks, training
-from gpu_checks.process import Failed, Slow
+from gpu_checks.process import Failed, Slow, within
 
 STEPS, SAVE_EVERY, MORE_STEPS = 600, 40, 20
 END_S = 60          # after one rank is killed, the others have ended
@@ -32,7 +32,9 @@ def wait_for_checkpoint(job, seconds):
 def resume(check, world, out, steps=STEPS):
     job = training.Processes(check, [*arguments(check, world, steps), "--resume", "auto"], out, world)
     try:
-        if any(job.wait(check.left(90))):
+        with within(check, 90) as limit:
+            codes = job.wait(limit)
+        if any(codes):
             raise Failed(f"the run that resumes on {world} ranks failed: {job.said(0, errors=True)[-400:]}")
         _, metrics = training.results_of(job.said(0), out)
     finally:
@@ -53,7 +55,8 @@ def check_restart(check, report):
         wait_for_checkpoint(job, check.left(60))
         job.kill(world - 1)
         begin = time.monotonic()
-        codes = job.wait(check.left(END_S))
+        with within(check, END_S) as limit:
+            codes = job.wait(limit)
         report.update(exit_codes_after_the_kill=codes, ended_after_s=time.monotonic() - begin)
     finally:
         job.close()

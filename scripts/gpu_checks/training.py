@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings by `shardwright run`: as one process, or as processes with the variables that torchrun sets."""
-import contextlib
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ import statistics
 import subprocess
 import time
 
-from gpu_checks.process import Failed, OutOfTime, Slow, last_words
+from gpu_checks.process import Failed, Slow, last_words, within
 
 
 def command(check, arguments, out):
@@ -39,20 +38,8 @@ def products_of(out):
 def train(check, arguments, name, seconds=240, **environment):
     """(summary, metrics) of a run in one process."""
     out = fresh(check, name)
-    limit = check.left(seconds)
-    with out_of_time_below(limit, seconds):
+    with within(check, seconds) as limit:
         return results_of(check.programs.run(command(check, arguments, out), limit, **environment).stdout, out)
-
-
-@contextlib.contextmanager
-def out_of_time_below(limit, seconds):
-    """What was given less than it might have taken, because its part ends, is not slow."""
-    try:
-        yield
-    except Slow as slow:
-        if limit < seconds:
-            raise OutOfTime(f"the time given to this part is over: {slow}") from None
-        raise
 
 
 def curve_of(metrics):
@@ -135,8 +122,7 @@ def train_processes(check, arguments, name, ranks, seconds=180):
     """As train, by processes on as many GPUs. Without a launcher of PyTorch's, with the variables that it sets."""
     job = Processes(check, arguments, fresh(check, name), ranks)
     try:
-        limit = check.left(seconds)
-        with out_of_time_below(limit, seconds):
+        with within(check, seconds) as limit:
             codes = job.wait(limit)
         for rank, code in enumerate(codes):
             if code != 0:
