@@ -273,7 +273,7 @@ class Needs {
     const int built_for = build_.cuda_major();
     const int driver_for = machine_.driver_cuda_version / 1000;
     if (driver_for < built_for) {
-      fail(fmt::format("the driver is for CUDA {}, but this build needs one for CUDA {}{}",
+      fail(fmt::format("the driver is for CUDA {}, while this build needs one for CUDA {}{}",
                        driver_for, built_for, driver_way_out(built_for)));
     }
     return *this;

@@ -30,7 +30,7 @@ std::string problem_of(cudaError_t status) {
     case cudaErrorInsufficientDriver:
       return driver == 0
                  ? "there is no CUDA driver on this machine"
-                 : fmt::format("the driver is for CUDA {}, but this build needs {}{}",
+                 : fmt::format("the driver is for CUDA {}, while this build needs {}{}",
                                version_text(driver), version_text(runtime), way_out_of(runtime));
     case cudaErrorNoDevice:
       return "the CUDA driver lists no device";
@@ -64,8 +64,8 @@ Gpus find_gpus() {
     }
     if (properties.major < kOldestComputeMajor) {
       gpus.problem =
-          fmt::format("{} has compute capability {}.{}, but {}.0 or newer is needed",
-                      properties.name, properties.major, properties.minor, kOldestComputeMajor);
+          fmt::format("{} has compute capability {}.{}, expected {}.0 or newer", properties.name,
+                      properties.major, properties.minor, kOldestComputeMajor);
       continue;
     }
     gpus.usable.push_back({index, properties.name, properties.major, properties.minor,

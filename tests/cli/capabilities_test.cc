@@ -97,7 +97,7 @@ TEST(Capabilities, AnOldDriverIsNamed) {
   machine.driver_cuda_version = 12040;
   EXPECT_EQ(
       by_name(machine, full_build()).at("run --device cuda").reason,
-      "the driver is for CUDA 12, but this build needs one for CUDA 13: driver R580 or newer, "
+      "the driver is for CUDA 12, while this build needs one for CUDA 13: driver R580 or newer, "
       "or on data-centre GPUs the package cuda-compat-13-0");
 }
 

@@ -30,15 +30,18 @@ TEST(Gpus, SaysWhyThereIsNone) {
   EXPECT_EQ(problem(machine), "there is no CUDA driver on this machine");
   machine.driver_version = 12020;
   EXPECT_EQ(problem(machine),
-            "the driver is for CUDA 12.2, but this build needs 13.0: driver R580 or newer, or on "
+            "the driver is for CUDA 12.2, while this build needs 13.0: driver R580 or newer, or on "
             "data-centre GPUs the package cuda-compat-13-0 with its folder in LD_LIBRARY_PATH");
   machine.device_count_error = cudaErrorNoDevice;
   EXPECT_EQ(problem(machine), "the CUDA driver lists no device");
   machine.device_count_error = cudaErrorStubLibrary;
   EXPECT_THAT(problem(machine), HasSubstr("stub"));
+  machine.device_count_error = cudaErrorSystemNotReady;
+  EXPECT_THAT(problem(machine),
+              HasSubstr("start it with 'sudo systemctl start nvidia-fabricmanager'"));
   machine.device_count_error = cudaSuccess;
   machine.compute_major = 7;
-  EXPECT_THAT(problem(machine), HasSubstr("compute capability 7.0, but 8.0 or newer"));
+  EXPECT_THAT(problem(machine), HasSubstr("compute capability 7.0, expected 8.0 or newer"));
 }
 
 TEST(Gpus, ListsThemWithTheirSizes) {

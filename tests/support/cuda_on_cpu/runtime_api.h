@@ -24,6 +24,7 @@ enum cudaError_t : int {
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
+  cudaErrorSystemNotReady = 802,
   cudaErrorUnknown = 999
 };
 
