@@ -76,6 +76,28 @@ yaml_cpp_source() {
   if [ -e "$folder/source/include/yaml-cpp/yaml.h" ]; then echo "$folder/source"; fi
 }
 
+# need_cuda [RELEASE]: nvcc with what CUDA code is built against, of that release or the newest; by default what is on the
+# PATH. PyPI has 13.0 and later.
+need_cuda() {
+  local release=${1:-13.0} folder library
+  if [ $# = 0 ] && command -v nvcc >/dev/null; then return; fi
+  install_missing python3-venv
+  folder=$PWD/build/cuda-$release
+  if ! compgen -G "$folder/lib/python3*/site-packages/nvidia/cu13/lib64" >/dev/null; then
+    python3 -m venv "$folder"
+    [ "$release" = newest ] || release="==$release.*"
+    "$folder/bin/pip" -q install "cuda-toolkit[nvcc,cudart,cccl,crt,nvvm,cublas,cupti,nvtx,nvrtc]${release#newest}" \
+      nvidia-nccl-cu13 nvidia-cudnn-cu13
+    # Wheels leave out the names by which linkers look.
+    for library in "$folder"/lib/python3*/site-packages/nvidia/*/lib/lib*.so.*; do
+      ln -s "$(basename "$library")" "${library%%.so.*}.so" 2>/dev/null || true
+    done
+    ln -s lib "$(echo "$folder"/lib/python3*/site-packages/nvidia/cu13)/lib64"
+  fi
+  folder=$(echo "$folder"/lib/python3*/site-packages/nvidia)
+  export CUDAToolkit_ROOT=$folder/cu13 NCCL_ROOT=$folder/nccl CUDNN_ROOT=$folder/cudnn PATH=$folder/cu13/bin:$PATH
+}
+
 # clang-format's output differs between versions, so only the one the tree was formatted with can judge it.
 check_format() {
   local wanted=14
