@@ -736,7 +736,7 @@ struct QWarp {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         const uint4 r = from[(m * 2 + step) * kWarpLanes];
-        left[m] = {{r.x, r.y, r.z, r.w}};
+        left[m] = FragmentA{{r.x, r.y, r.z, r.w}};
       }
 #pragma unroll
       for (int n = 0; n < kD / 16; n += 2) {
