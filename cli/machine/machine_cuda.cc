@@ -290,7 +290,7 @@ void probe_cuda(Machine& machine) {
   machine.components.push_back(probe_library("cudnn", "cuDNN",
                                              {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"},
                                              folders, cudnn_version, cudnn_lack));
-  // Where exec/cudnn/graph.cc finds it for cuDNN.
+  // Where exec/libraries/loaded_library.cc finds it for cuDNN.
   machine.components.push_back(probe_library("nvrtc", "NVRTC (for cuDNN)", names("libnvrtc"),
                                              {SHARDWRIGHT_NVRTC_FOLDER}, nvrtc_version,
                                              nvrtc_lack));

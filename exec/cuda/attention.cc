@@ -10,7 +10,6 @@
 #include "sim/core/base/error.h"
 #ifdef SHARDWRIGHT_HAS_CUDNN
 #include "exec/cudnn/attention.h"
-#include "exec/cudnn/graph.h"
 #endif
 
 namespace shardwright::exec::cuda {
@@ -63,9 +62,10 @@ std::vector<std::string_view> AttentionSet::names() const {
 std::string AttentionSet::lacks() {
 #ifdef SHARDWRIGHT_HAS_CUDNN
   const std::string& why = cudnn::library_refusal();
-  if (!why.empty()) return "cudnn " + why;
+  return why.empty() ? why : "cudnn " + why;
+#else
+  return "cudnn is not in this build, which found no cuDNN or no cudnn-frontend";
 #endif
-  return {};
 }
 
 bool AttentionSet::repeats(std::string_view name) const {

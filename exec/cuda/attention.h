@@ -50,8 +50,8 @@ class AttentionSet {
   explicit AttentionSet(Implementations implementations);
 
   std::vector<std::string_view> names() const;
-  /// Why some of them compute nothing on this machine, "cudnn has no engines without NVRTC (...)";
-  /// empty where nothing is missing.
+  /// Why some of them compute nothing on this machine or are not in this build, "cudnn has no
+  /// engines: NVRTC cannot be loaded (...)"; empty where nothing is missing.
   static std::string lacks();
   /// Whether the one of that name gives equal bits for equal inputs.
   bool repeats(std::string_view name) const;

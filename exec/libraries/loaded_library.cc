@@ -7,6 +7,7 @@
 #include <link.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <array>
 #include <filesystem>
 #include <mutex>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include "sim/core/base/error.h"
 #ifdef SHARDWRIGHT_HAS_CUDNN
 #include <cudnn.h>
+#include <nvrtc.h>
 #endif
 #ifdef SHARDWRIGHT_HAS_CUPTI
 #include <cupti.h>
@@ -44,11 +46,11 @@ class NvtxMarker final : public RangeMarker {
 class LoadedLibrary {
  public:
   /// `title` for people; `file` is looked for by the loader's rules, then in `folder`, where it was
-  /// at the build. `part` beside it must be loadable, too: for a library that ends the process
-  /// where it is not.
+  /// at the build. `parts` beside it must be loadable, too: for a library that ends the process
+  /// where one is not, or does not say that it lacks one.
   constexpr LoadedLibrary(const char* title, const char* file, const char* folder,
-                          const char* part = nullptr)
-      : title_(title), file_(file), folder_(folder), part_(part) {}
+                          std::array<const char*, 2> parts = {})
+      : title_(title), file_(file), folder_(folder), parts_(parts) {}
 
   /// The library's function of that name; `Function` is its type.
   template <class Function>
@@ -62,7 +64,7 @@ class LoadedLibrary {
   const char* title_;
   const char* file_;
   const char* folder_;
-  const char* part_;
+  std::array<const char*, 2> parts_;
   std::once_flag once_;
   void* handle_ = nullptr;  // never unloaded, like any that is linked
   std::string problem_;
@@ -75,9 +77,11 @@ void* LoadedLibrary::symbol(const char* name) {
       problem_ = dlerror();
       handle_ = dlopen(fmt::format("{}/{}", folder_, file_).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
-    if (handle_ == nullptr || part_ == nullptr) return;
-    problem_ = why_without(handle_, part_);
-    if (!problem_.empty()) handle_ = nullptr;
+    for (const char* const part : parts_) {
+      if (handle_ == nullptr || part == nullptr) return;
+      problem_ = why_without(handle_, part);
+      if (!problem_.empty()) handle_ = nullptr;
+    }
   });
   if (handle_ == nullptr) {
     throw Error(fmt::format("{} cannot be loaded: {}; expected it in a folder of the system or of "
@@ -161,7 +165,7 @@ LOADED(cublas_lt, cublasLtMatmul, 16)
 
 #ifdef SHARDWRIGHT_HAS_CUDNN
 static LoadedLibrary cudnn("cuDNN", SHARDWRIGHT_CUDNN_FILE, SHARDWRIGHT_CUDNN_FOLDER,
-                           "libcudnn_graph.so.9");
+                           {"libcudnn_graph.so.9", "libcudnn_engines_runtime_compiled.so.9"});
 LOADED(cudnn, cudnnBackendCreateDescriptor, 2)
 LOADED(cudnn, cudnnBackendDestroyDescriptor, 1)
 LOADED(cudnn, cudnnBackendExecute, 3)
@@ -169,12 +173,29 @@ LOADED(cudnn, cudnnBackendFinalize, 1)
 LOADED(cudnn, cudnnBackendGetAttribute, 6)
 LOADED(cudnn, cudnnBackendSetAttribute, 5)
 LOADED(cudnn, cudnnCreate, 1)
+LOADED(cudnn, cudnnCreateFilterDescriptor, 1)
 LOADED(cudnn, cudnnDestroy, 1)
+LOADED(cudnn, cudnnDestroyFilterDescriptor, 1)
 LOADED(cudnn, cudnnGetCudartVersion, 0)
 LOADED(cudnn, cudnnGetErrorString, 1)
 LOADED(cudnn, cudnnGetLastErrorString, 2)
+LOADED(cudnn, cudnnGetStream, 2)
 LOADED(cudnn, cudnnGetVersion, 0)
+LOADED(cudnn, cudnnReorderFilterAndBias, 8)
+LOADED(cudnn, cudnnSetFilterNdDescriptor, 5)
 LOADED(cudnn, cudnnSetStream, 2)
+
+// cuDNN loads it by the same name. Of this and of filters cudnn-frontend names functions that
+// attention does not call.
+static LoadedLibrary nvrtc("NVRTC", SHARDWRIGHT_NVRTC_FILE, SHARDWRIGHT_NVRTC_FOLDER);
+LOADED(nvrtc, nvrtcCompileProgram, 3)
+LOADED(nvrtc, nvrtcCreateProgram, 6)
+LOADED(nvrtc, nvrtcDestroyProgram, 1)
+LOADED(nvrtc, nvrtcGetCUBIN, 2)
+LOADED(nvrtc, nvrtcGetCUBINSize, 2)
+LOADED(nvrtc, nvrtcGetProgramLog, 2)
+LOADED(nvrtc, nvrtcGetProgramLogSize, 2)
+LOADED(nvrtc, nvrtcVersion, 2)
 #endif
 
 #ifdef SHARDWRIGHT_HAS_CUPTI

@@ -33,9 +33,9 @@ function(shardwright_version_from_macros package header)
   set(${package}_VERSION "${version}" PARENT_SCOPE)
 endfunction()
 
-# Decides <package>_FOUND and makes the imported target.
+# Decides <package>_FOUND, for which the variables that follow must be set, too, and makes the imported target.
 macro(shardwright_finish_cuda_library package name)
-  find_package_handle_standard_args(${package} REQUIRED_VARS ${package}_LIBRARY ${package}_INCLUDE_DIR
+  find_package_handle_standard_args(${package} REQUIRED_VARS ${package}_LIBRARY ${package}_INCLUDE_DIR ${ARGN}
                                     VERSION_VAR ${package}_VERSION)
   if(${package}_FOUND AND NOT TARGET shardwright_cuda::${name})
     add_library(shardwright_cuda::${name} UNKNOWN IMPORTED)
