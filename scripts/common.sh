@@ -98,6 +98,18 @@ need_cuda() {
   export CUDAToolkit_ROOT=$folder/cu13 NCCL_ROOT=$folder/nccl CUDNN_ROOT=$folder/cudnn PATH=$folder/cu13/bin:$PATH
 }
 
+# need_cudnn_frontend: the headers by which cuDNN's graphs are built; attention is the executor's own without them.
+need_cudnn_frontend() {
+  local folder=$PWD/build/cudnn-frontend
+  if [ -n "${CUDNN_FRONTEND_ROOT:-}" ] || ! command -v nvcc >/dev/null; then return; fi
+  if ! compgen -G "$folder/lib/python3*/site-packages/include/cudnn_frontend.h" >/dev/null; then
+    install_missing python3-venv
+    { python3 -m venv "$folder" && "$folder/bin/pip" -q install --no-deps 'nvidia-cudnn-frontend>=1.32'; } >&2 || return 0
+  fi
+  CUDNN_FRONTEND_ROOT=$(echo "$folder"/lib/python3*/site-packages)
+  export CUDNN_FRONTEND_ROOT
+}
+
 # clang-format's output differs between versions, so only the one the tree was formatted with can judge it.
 check_format() {
   local wanted=14
@@ -116,6 +128,10 @@ check_format() {
 configure() {
   local preset=$1 log
   shift
+  case "$preset $*" in
+    *-DSHARDWRIGHT_ENABLE_CUDA=OFF*) ;;
+    ci* | dev* | map* | gpu* | release*) need_cudnn_frontend ;;
+  esac
   if [ ! -e "build/$preset/CMakeCache.txt" ] && command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
   say "Configuring build/$preset"
   log=$(mktemp)
