@@ -28,7 +28,7 @@ constexpr std::array<Wish, 6> kWishes{{{SIGINT, true, Wishes::kOfAPerson},
 
 // A signal handler reaches nothing but what is static.
 std::atomic<bool> interrupted{false};
-std::array<struct sigaction, kWishes.size()> before;
+std::array<struct sigaction, kWishes.size()> replaced_actions;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int /*signal*/) {
@@ -41,8 +41,8 @@ Interrupt::Interrupt(Wishes wishes) : hosts_(host() == nullptr ? nullptr : host(
   if (hosts_ != nullptr) return;
   interrupted = false;
   for (std::size_t i = 0; i < kWishes.size(); ++i) {
-    sigaction(kWishes[i].signal, nullptr, &before[i]);
-    if (before[i].sa_handler == SIG_IGN || kWishes[i].least > wishes) continue;
+    sigaction(kWishes[i].signal, nullptr, &replaced_actions[i]);
+    if (replaced_actions[i].sa_handler == SIG_IGN || kWishes[i].least > wishes) continue;
     struct sigaction action {};
     action.sa_handler = on_signal;
     action.sa_flags = (kWishes[i].once ? static_cast<int>(SA_RESETHAND) : 0) | SA_RESTART;
@@ -54,7 +54,7 @@ Interrupt::Interrupt(Wishes wishes) : hosts_(host() == nullptr ? nullptr : host(
 Interrupt::~Interrupt() {
   if (hosts_ != nullptr) return;
   for (std::size_t i = 0; i < kWishes.size(); ++i) {
-    sigaction(kWishes[i].signal, &before[i], nullptr);
+    sigaction(kWishes[i].signal, &replaced_actions[i], nullptr);
   }
 }
 
