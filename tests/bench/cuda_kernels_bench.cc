@@ -19,6 +19,7 @@
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/host/rope.h"
+#include "sim/core/workspace.h"
 
 namespace shardwright::kernels::cuda {
 namespace {
