@@ -259,7 +259,7 @@ def test_what_cannot_be_trained_is_refused(folders, tmp_path):
         return str(error.value)
     assert refused({"messages": chat[:1]}).startswith(f"{tmp_path}/a.jsonl, line 2: no token that is trained: nobody")
     assert "expected messages" in refused({"question": 1})
-    for one, more in (("instruction", "history"), ("messages", "chosen"), ("text", "completion"), ("prompt", "system")):
+    for one, more in (("instruction", "history"), ("messages", "chosen"), ("text", "completion"), ("prompt", "system"), ("prompt", "instruction")):
         value = {"messages": chat, "instruction": "a", "output": "b", "prompt": "a", "completion": "b", "text": "a"}
         kept = {one: value[one], **({"output": "b"} if one == "instruction" else {"completion": "b"} if one == "prompt" else {})}
         assert f"has '{more}' beside '{one}'" in refused({**kept, more: "words"})

@@ -219,14 +219,14 @@ class Converter:
                 asked, answer = system + [{"role": "user", "content": asked}], [{"role": "assistant", "content": answer}]
             else:
                 asked = "\n\n".join([*(one["content"] for one in system), asked, ""])
-        elif isinstance(asked, list) and isinstance(answer, list):
+        elif isinstance(asked, list):
             alone("prompt", "system", key)
             asked = system + asked
+        elif asked is not None:
+            alone("prompt", key)
         if isinstance(asked, list) and isinstance(answer, list):
             return self.chat(asked + answer, more, len(asked))
         if isinstance(asked, str) and isinstance(answer, str):
-            if "instruction" not in value:
-                alone("prompt", key)
             return self.whole(*self.trained(asked + answer, [(len(asked), len(asked) + len(answer))]))
         if asked is None and isinstance(value.get("text"), str):
             alone("text")
