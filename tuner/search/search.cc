@@ -171,12 +171,15 @@ bool Search::may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& 
   return false;
 }
 
+bool Search::is_pipeline(const Candidate& candidate) const {
+  return plan_of(candidate.setting).parallel.pp > 1;
+}
+
 void Search::bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome) {
   candidate.stage = Stage::kOpen;
   try {
     // A family is bounded as one, which is worth it where some plan of it may fit.
-    const bool is_family = plan_of(candidate.setting).parallel.pp == 1;
-    if (is_family && !may_fit(evaluator, candidate, outcome)) {
+    if (!is_pipeline(candidate) && !may_fit(evaluator, candidate, outcome)) {
       candidate.stage = Stage::kGone;
       candidate.hopeless = true;
       return;
@@ -276,16 +279,25 @@ std::optional<Search::Candidate> Search::fewest(Evaluator& evaluator, Candidate 
 
 void Search::open_policies(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) {
   const auto policies = static_cast<std::int16_t>(space(candidate.setting).recomputations.size());
-  const bool most =
-      options_.criteria.objective == Objective::kHeadroom && !settings_[candidate.setting].replays;
+  const bool saves = options_.criteria.objective == Objective::kHeadroom;
+  const bool most = saves && !settings_[candidate.setting].replays;
   for (std::int16_t policy = 0; policy < policies; ++policy) {
     Candidate of = candidate;
     of.policy = policy;
     of.spare = candidate.stage == Stage::kRest;
+    if (is_pipeline(candidate) && !saves) {  // its time is known sooner than its memory
+      if (steps(of) == 0) continue;
+      of.step = 1;
+      of.stage = Stage::kPolicy;
+      of.key = std::max(of.key,
+                        evaluator.least_score(plan_of(of), family_of(candidate.setting, policy)));
+      outcome.next.push_back(of);
+      continue;
+    }
     std::optional<Candidate> first = fewest(evaluator, of, most ? steps(of) : 1, kFits, outcome);
     while (first) {
       outcome.next.push_back(*first);
-      if (options_.criteria.objective != Objective::kHeadroom) break;
+      if (!saves) break;
       // Bytes fall as layers are added, so none bounds those that follow.
       outcome.next.back().followed = true;
       first = fewest(evaluator, of, first->step + 1, kFits, outcome);
@@ -346,6 +358,11 @@ Search::Outcome Search::look(std::size_t worker, const Candidate& candidate, boo
     open_policies(own, candidate, outcome);
     return outcome;
   }
+  if (candidate.stage == Stage::kPolicy) {
+    if (const auto first = fewest(own, candidate, candidate.step, kFits, outcome))
+      outcome.next.push_back(*first);
+    return outcome;
+  }
   if (!candidate.followed && !sparing) follow(own, candidate, limit, outcome);
   if (candidate.bytes > limit || judged_.contains(key_of(candidate))) return outcome;
   const Plan plan = plan_of(candidate);
@@ -380,7 +397,7 @@ void Search::take(std::uint32_t index, Outcome outcome) {
   const Candidate candidate = candidates_[index];
   counts_.no_memory += outcome.misfits;
   for (const Shortage& shortage : outcome.shortages) note(candidate.setting, shortage);
-  if (candidate.stage <= Stage::kRest) {
+  if (candidate.stage <= Stage::kPolicy) {
     candidates_[index].stage = Stage::kGone;
   } else if (outcome.score) {
     count_simulated(candidate);
@@ -452,6 +469,7 @@ std::optional<Found> Search::best_so_far(const Wanted& wanted) const {
 bool Search::is_spare(const Candidate& candidate) const {
   if (!settings_[candidate.setting].spares) return false;
   if (candidate.spare || candidate.stage == Stage::kRest) return true;
+  if (candidate.stage == Stage::kPolicy) return false;
   const auto at = settled_.find(family_of(candidate.setting, candidate.policy));
   return at != settled_.end() && at->second != candidate.step;
 }

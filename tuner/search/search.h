@@ -128,6 +128,7 @@ class Search {
     kPromised,   // somebody else's bound
     kOpen,       // how it recomputes is not decided; no way is faster
     kRest,       // the same, without the plan that recomputes nothing
+    kPolicy,     // in how many layers a policy recomputes is not decided; `step` or more
     kBounded,    // one plan, and its memory may fit
     kSimulated,  // its step is known
     kJudged,     // all is known, and it fits
@@ -182,6 +183,7 @@ class Search {
   std::vector<std::uint32_t> by_units() const;
   void bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome);
   bool may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) const;
+  bool is_pipeline(const Candidate& candidate) const;
   const Space& space(std::uint32_t setting) const;
   const Plan& plan_of(std::uint32_t setting) const;
   Plan plan_of(const Candidate& candidate) const;
