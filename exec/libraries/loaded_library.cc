@@ -178,6 +178,9 @@ LOADED(cudnn, cudnnDestroy, 1)
 LOADED(cudnn, cudnnDestroyFilterDescriptor, 1)
 LOADED(cudnn, cudnnGetCudartVersion, 0)
 LOADED(cudnn, cudnnGetErrorString, 1)
+#if CUDNN_VERSION >= 92300
+LOADED(cudnn, cudnnGetExecutionPlanWorkspaceSize, 4)
+#endif
 LOADED(cudnn, cudnnGetLastErrorString, 2)
 LOADED(cudnn, cudnnGetStream, 2)
 LOADED(cudnn, cudnnGetVersion, 0)
