@@ -453,11 +453,11 @@ void ProgramWriter::size_layer() {
   size_recurrence();
   size(kTokens, 8 * t);
   if (stack_.autocast) {
-    constexpr double kFloat = 4;
+    constexpr double kFloatBytes = 4;
     for (const Tensor residual : {kX, kXMid, kNorm1Out, kNorm2Out, kDX, kDXMid, kDNorm1, kDNorm2})
-      size(residual, kFloat * sharded_elements(shape_.hidden));
+      size(residual, kFloatBytes * sharded_elements(shape_.hidden));
     // Positions are fp32 and make keys so.
-    size(kKeyValueCache, (kFloat + w) * elements(shape_.kv_dim()));
+    size(kKeyValueCache, (kFloatBytes + w) * elements(shape_.kv_dim()));
   }
   const double scores = elements(shape_.heads) * f(plan_.seq_len);
   size(kProbabilities, (stack_.parallel.score_bytes + w - 2) * scores);

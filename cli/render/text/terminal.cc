@@ -174,14 +174,14 @@ std::string Progress::line(std::int64_t done, std::string_view note, Clock::time
   const std::string end =
       note.empty() ? std::string{} : fmt::format("; {}", printable(note, terminal_.utf8));
   if (total_ <= 0) return fmt::format("{} {}{}", label_, done, end);
-  constexpr int kBarColumns = 20;
+  constexpr int kProgressColumns = 20;
   const double fraction =
       std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0);
-  const int filled = static_cast<int>(fraction * kBarColumns);
+  const int filled = static_cast<int>(fraction * kProgressColumns);
   const double elapsed_s = std::chrono::duration<double>(now - begin_).count();
   return fmt::format("{} {}/{} [{:#<{}}{:.<{}}] {:.0f} %{}{}", label_, done, total_, "", filled, "",
-                     kBarColumns - filled, fraction * 100.0, seconds_left(done, total_, elapsed_s),
-                     end);
+                     kProgressColumns - filled, fraction * 100.0,
+                     seconds_left(done, total_, elapsed_s), end);
 }
 
 namespace {
