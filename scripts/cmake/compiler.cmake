@@ -105,18 +105,29 @@ function(shardwright_unity target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
 endfunction()
 
-# shardwright_library(NAME [OPTIMIZE LEVEL] SOURCES ... DEPENDS ...): a static library with alias shardwright::NAME,
-# whose headers are included by their path from the top of the repository ("sim/core/base/error.h").
+# shardwright_library(NAME [OPTIMIZE LEVEL] SOURCES ... [ONCE ...] DEPENDS ...): a static library with alias
+# shardwright::NAME, whose headers are included by their path from the top of the repository ("sim/core/base/error.h").
+# ONCE: sources of what is done once an answer, compiled with -O1.
 function(shardwright_library name)
-  cmake_parse_arguments(ARG "" "OPTIMIZE" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
-  add_library(shardwright_${name} STATIC ${ARG_SOURCES})
-  add_library(shardwright::${name} ALIAS shardwright_${name})
-  target_include_directories(shardwright_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shardwright>)
-  target_link_libraries(shardwright_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
-  shardwright_warnings(shardwright_${name})
-  shardwright_unity(shardwright_${name})
+  cmake_parse_arguments(ARG "" "OPTIMIZE" "SOURCES;ONCE;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  set(target shardwright_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(shardwright::${name} ALIAS ${target})
+  set(parts ${target})
+  if(ARG_ONCE)
+    add_library(${target}_once OBJECT ${ARG_ONCE})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_once>)
+    shardwright_optimize(${target}_once 1)
+    list(APPEND parts ${target}_once)
+  endif()
+  foreach(part IN LISTS parts)
+    target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shardwright>)
+    target_link_libraries(${part} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
+    shardwright_warnings(${part})
+    shardwright_unity(${part})
+  endforeach()
   if(DEFINED ARG_OPTIMIZE)
-    shardwright_optimize(shardwright_${name} ${ARG_OPTIMIZE})
+    shardwright_optimize(${target} ${ARG_OPTIMIZE})
   endif()
 endfunction()
