@@ -116,9 +116,7 @@ std::string paragraph(std::string_view text, const Terminal& terminal, std::stri
 
 std::string sentences_text(const std::vector<std::string>& sentences, const Terminal& terminal) {
   std::string text;
-  for (const std::string& sentence : sentences) {
-    for (const std::string& line : wrap(sentence, terminal.columns)) text += line + "\n";
-  }
+  for (const std::string& sentence : sentences) text += paragraph(sentence, terminal, "");
   return text;
 }
 
