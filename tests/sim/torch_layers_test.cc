@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "sim/program/layer_program.h"
+#include "sim/program/program_writer.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
