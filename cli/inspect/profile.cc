@@ -115,7 +115,7 @@ std::string described_table(Described described, const Origins& origins, const T
 }
 
 std::string title(const Terminal& out, const std::string& id, const std::string& description) {
-  return fmt::format("{}\n{}\n", paint(out, Style::kBold, id), sentences_text({description}, out));
+  return fmt::format("{}\n{}\n", paint(out, Style::kBold, id), paragraph(description, out));
 }
 
 std::string gpu_section(const profiles::GpuFile& file, const Terminal& out) {
@@ -207,7 +207,7 @@ std::string inspect_cluster(const std::string& name, Form form, const Terminal& 
   text += fmt::format("\nA node sends {} of {} line rate in large collectives.\n",
                       quantity(cluster.node_net_bytes_per_s() * cluster.nic_efficiency, "byte/s"),
                       quantity(cluster.node_net_bytes_per_s(), "byte/s"));
-  text += sentences_text({price_words(prices)}, out) + "\n" + gpu_section(file.gpu, out);
+  text += paragraph(price_words(prices), out) + "\n" + gpu_section(file.gpu, out);
   return text + "\nOverride with --set cluster.VALUE=..., --set gpu.VALUE=...\n";
 }
 

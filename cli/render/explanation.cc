@@ -189,8 +189,7 @@ std::string explanation_text(const sim::Explanation& explanation, const Terminal
   }
   text += table.render(out);
   if (software.empty()) return text;
-  return text +
-         sentences_text({fmt::format("Other software: {}.", fmt::join(software, ", "))}, out);
+  return text + paragraph(fmt::format("Other software: {}.", fmt::join(software, ", ")), out);
 }
 
 Json explanation_json(const Model& model, const sim::Explanation& explanation) {

@@ -254,12 +254,12 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
   std::string text = paint(out, Style::kBold, name_of(prediction.plan.strategy)) + ": " +
                      what_is_trained(inputs, prediction.plan, out) + "\n" +
                      misfit_words(prediction.memory, out);
-  text += sentences_text({software_sentence(inputs.profile)}, out);
+  text += paragraph(software_sentence(inputs.profile), out);
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
   for (const std::string& sentence :
        {host_sentence(prediction), routing_sentence(inputs, prediction)}) {
-    if (!sentence.empty()) text += sentences_text({sentence}, out);
+    if (!sentence.empty()) text += paragraph(sentence, out);
   }
   text += stages_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
@@ -323,14 +323,14 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
                       Style::kRed);
   });
   std::string text = what_is_trained(inputs, predictions.front().plan, out) + "\n";
-  text += sentences_text({software_sentence(inputs.profile)}, out);
+  text += paragraph(software_sentence(inputs.profile), out);
   text += table.render(out);
   text += fmt::format("MFU and HFU are of {} {}; intervals hold {:.0f} %.\n",
                       peak_words(predictions.front().time),
                       peak_type_words(inputs.profile.cluster.gpu, predictions.front().plan),
                       100 * predictions.front().time.interval_level);
   const std::string foreign = foreign_strategy_sentence(predictions, inputs.profile.stack);
-  if (!foreign.empty()) text += sentences_text({foreign}, out);
+  if (!foreign.empty()) text += paragraph(foreign, out);
   text += "Where the numbers come from: predict with one of them says it.\n";
   return text + extrapolation_words(predictions);
 }
@@ -495,7 +495,7 @@ double tokens_where_chosen(const WholeRunAnswer& answer) {
 std::string tokens_taken_words(const WholeRunAnswer& answer) {
   constexpr double kSeen = 1.005;
   const double factor = answer.cost.tokens_factor, chosen = tokens_where_chosen(answer);
-  const std::string taken =
+  std::string taken =
       factor > 1 ? fmt::format(": {:.2f} times the tokens, which days and dollars include", factor)
                  : std::string(", and the tokens are taken as chosen for steps of this size");
   if (chosen < kSeen * factor) return taken;

@@ -184,8 +184,8 @@ std::string chart(const SizingReport& report, const Terminal& out) {
   if (report.choice.recommended) add(report.option(*report.choice.recommended), '#');
   if (points.size() < kWorthwhile) return "";
   std::vector<double> ticks;
-  for (double power = 0.001; power < 1e6; power *= 10)
-    for (const double digit : {1.0, 2.0, 5.0}) ticks.push_back(digit * power);
+  for (int power = -3; power <= 5; ++power)
+    for (const double digit : {1.0, 2.0, 5.0}) ticks.push_back(digit * std::pow(10.0, power));
   const std::string drawn = scatter(points, {units.time, ticks}, {units.money, ticks}, kRows, out);
   if (drawn.empty()) return "";
   std::string legend = "o front, . other";
@@ -263,7 +263,7 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
                            report.best_of_each.begin() + static_cast<std::ptrdiff_t>(shown)},
                           Shown::kPrices, out);
     text += sentences_text(rest_sentences(report, shown), out);
-    text += sentences_text({legend_words(report)}, out);
+    text += paragraph(legend_words(report), out);
   }
   if (report.choice.pareto.size() > 1) {
     text += heading(out, "Front of days and dollars: nothing is both faster and cheaper");

@@ -163,7 +163,7 @@ class PredictVerb : public Verb {
       std::string sentence = jitter_sentence(jitters[i]);
       if (jitters.size() > 1)
         sentence = fmt::format("{}: {}", name_of(inputs.plans[i].strategy), sentence);
-      fmt::print(results(), "{}", sentences_text({sentence}, out));
+      fmt::print(results(), "{}", paragraph(sentence, out));
     }
   }
 

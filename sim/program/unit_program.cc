@@ -453,11 +453,11 @@ void ProgramWriter::size_layer() {
   size_recurrence();
   size(kTokens, 8 * t);
   if (stack_.autocast) {
-    constexpr double kFloatBytes = 4;
+    const double fp32_bytes = f(bytes_of(DType::kFp32));
     for (const Tensor residual : {kX, kXMid, kNorm1Out, kNorm2Out, kDX, kDXMid, kDNorm1, kDNorm2})
-      size(residual, kFloatBytes * sharded_elements(shape_.hidden));
+      size(residual, fp32_bytes * sharded_elements(shape_.hidden));
     // Positions are fp32 and make keys so.
-    size(kKeyValueCache, (kFloatBytes + w) * elements(shape_.kv_dim()));
+    size(kKeyValueCache, (fp32_bytes + w) * elements(shape_.kv_dim()));
   }
   const double scores = elements(shape_.heads) * f(plan_.seq_len);
   size(kProbabilities, (stack_.parallel.score_bytes + w - 2) * scores);

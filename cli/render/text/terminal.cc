@@ -116,7 +116,7 @@ std::string paragraph(std::string_view text, const Terminal& terminal, std::stri
 
 std::string sentences_text(const std::vector<std::string>& sentences, const Terminal& terminal) {
   std::string text;
-  for (const std::string& sentence : sentences) text += paragraph(sentence, terminal, "");
+  for (const std::string& sentence : sentences) text += paragraph(sentence, terminal);
   return text;
 }
 
@@ -415,7 +415,8 @@ std::string scatter(const std::vector<Point>& points, const Axis& x, const Axis&
   for (const double tick : x.ticks) {
     if (tick < least_x || tick > most_x) continue;
     const std::string label = fmt::format("{:g}", tick);
-    const auto at = static_cast<std::size_t>(kMargin + 1 + across.at(tick));
+    const auto at =
+        static_cast<std::size_t>(kMargin) + 1 + static_cast<std::size_t>(across.at(tick));
     if (at < free || at + label.size() > ticks.size()) continue;
     ticks.replace(at, label.size(), label);
     free = at + label.size() + 1;
