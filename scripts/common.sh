@@ -76,17 +76,22 @@ yaml_cpp_source() {
   if [ -e "$folder/source/include/yaml-cpp/yaml.h" ]; then echo "$folder/source"; fi
 }
 
+# python_environment FOLDER PACKAGE...: has these in a virtual environment there, which is made where there is none.
+python_environment() {
+  install_missing python3-venv
+  [ -x "$1/bin/python" ] || python3 -m venv "$1"
+  "$1/bin/python" -m pip -q install "${@:2}"
+}
+
 # need_cuda [RELEASE]: nvcc with what CUDA code is built against, of that release or the newest; by default what is on the
 # PATH. PyPI has 13.0 and later.
 need_cuda() {
   local release=${1:-13.0} folder library
   if [ $# = 0 ] && command -v nvcc >/dev/null; then return; fi
-  install_missing python3-venv
   folder=$PWD/build/cuda-$release
   if ! compgen -G "$folder/lib/python3*/site-packages/nvidia/cu13/lib64" >/dev/null; then
-    python3 -m venv "$folder"
     [ "$release" = newest ] || release="==$release.*"
-    "$folder/bin/pip" -q install "cuda-toolkit[nvcc,cudart,cccl,crt,nvvm,cublas,cupti,nvtx,nvrtc]${release#newest}" \
+    python_environment "$folder" "cuda-toolkit[nvcc,cudart,cccl,crt,nvvm,cublas,cupti,nvtx,nvrtc]${release#newest}" \
       nvidia-nccl-cu13 nvidia-cudnn-cu13
     # Wheels leave out the names by which linkers look.
     for library in "$folder"/lib/python3*/site-packages/nvidia/*/lib/lib*.so.*; do
@@ -103,8 +108,8 @@ need_cudnn_frontend() {
   local folder=$PWD/build/cudnn-frontend
   if [ -n "${CUDNN_FRONTEND_ROOT:-}" ] || ! command -v nvcc >/dev/null; then return; fi
   if ! compgen -G "$folder/lib/python3*/site-packages/include/cudnn_frontend.h" >/dev/null; then
-    install_missing python3-venv
-    { python3 -m venv "$folder" && "$folder/bin/pip" -q install --no-deps 'nvidia-cudnn-frontend>=1.32'; } >&2 || return 0
+    python_environment "$folder" --no-deps "nvidia-cudnn-frontend>=$(scripts/vendor_rule cudnn_frontend.oldest release)" >&2 ||
+      return 0
   fi
   CUDNN_FRONTEND_ROOT=$(echo "$folder"/lib/python3*/site-packages)
   export CUDNN_FRONTEND_ROOT

@@ -15,7 +15,7 @@ if(NOT ShardwrightCUDNNFrontend_INCLUDE_DIR)
 endif()
 shardwright_version_from_macros(ShardwrightCUDNNFrontend cudnn_frontend_version.h CUDNN_FRONTEND_MAJOR_VERSION
                                 CUDNN_FRONTEND_MINOR_VERSION CUDNN_FRONTEND_PATCH_VERSION)
-if(ShardwrightCUDNNFrontend_VERSION VERSION_LESS 1.32)
+if(ShardwrightCUDNNFrontend_VERSION VERSION_LESS SHARDWRIGHT_cudnn_frontend_MINIMUM)
   unset(ShardwrightCUDNNFrontend_INCLUDE_DIR CACHE)
   set(ShardwrightCUDNNFrontend_VERSION "")
 endif()
