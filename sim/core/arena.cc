@@ -137,8 +137,8 @@ ArenaPlan plan_arena(const Schedule& schedule) {
         }
       }
       for (std::int32_t rep = 0; rep < block.repeats; ++rep) {
-        const auto unit =
-            static_cast<std::size_t>(std::ptrdiff_t{block.first_unit} + rep * block.unit_step);
+        const auto unit = static_cast<std::size_t>(std::ptrdiff_t{block.first_unit} +
+                                                   std::ptrdiff_t{rep} * block.unit_step);
         scratch[unit] = std::max(scratch[unit], output + pass.high());
         if (sizes && forward) kept[unit] = input + own;
       }

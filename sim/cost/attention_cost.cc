@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "sim/core/units.h"
+
 namespace shardwright::sim {
 
 namespace {
@@ -49,7 +51,7 @@ double attention_time_s(const profiles::AttentionParams& params, const profiles:
   constexpr std::int64_t kBlockRows = 128;
   const std::int64_t rows = backward ? shape.kv_length : shape.query_length;
   const double blocks =
-      static_cast<double>((rows - 1) / kBlockRows + 1) * static_cast<double>(shape.batch_heads);
+      static_cast<double>(ceil_div(rows, kBlockRows)) * static_cast<double>(shape.batch_heads);
   const double busy = std::min<double>(blocks, std::clamp(sms_available, 1, gpu.sm_count));
   const double compute_s = attention_flops(shape, backward) * gpu.sm_count / (rate * busy);
 

@@ -54,8 +54,8 @@ double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates&
   std::array<double, 3> tiles_n;
   for (int i = 0; i < 3; ++i) {
     const std::int64_t side = std::int64_t{1} << (kSmallestSide + i);
-    tiles_m[static_cast<std::size_t>(i)] = static_cast<double>((m - 1) / side + 1);
-    tiles_n[static_cast<std::size_t>(i)] = static_cast<double>((n - 1) / side + 1);
+    tiles_m[static_cast<std::size_t>(i)] = static_cast<double>(ceil_div(m, side));
+    tiles_n[static_cast<std::size_t>(i)] = static_cast<double>(ceil_div(n, side));
   }
   // Seconds per step of k of one tile, by how often its area is halved from 256 x 128.
   const double penalty = std::exp2(params.s);

@@ -161,8 +161,7 @@ PipelineTimes JointStages::vary(const PipelineShape& shape, const PipelineTimes&
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const Graphs& graphs = graphs_[of_chunk(chunks, shape, {s, c})];
-      const std::int32_t of_stage = s * shape.chunks + c;
-      const auto place = static_cast<std::size_t>(of_stage);
+      const std::size_t place = place_index(shape, {s, c});
       for (std::int32_t k = 0; k < shape.passes(); ++k) {
         const std::span<const RankDraws> ranks = ranks_of(replica, s);
         const VariedPass forward =

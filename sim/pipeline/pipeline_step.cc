@@ -560,9 +560,7 @@ class Writer {
     return record_.timed[of_chunk(record_.chunks, record_.shape, {rank_, chunk})];
   }
   const ChunkTimes& times_of(std::int32_t chunk) const {
-    const auto chunks = static_cast<std::size_t>(record_.shape.chunks);
-    return record_.times
-        .chunks[static_cast<std::size_t>(rank_) * chunks + static_cast<std::size_t>(chunk)];
+    return record_.times.chunks[place_index(record_.shape, {rank_, chunk})];
   }
 
   void write_track(const std::vector<const ActionSpan*>& passes, Nanoseconds unvaried_ns) {

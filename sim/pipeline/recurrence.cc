@@ -31,7 +31,7 @@ class Walk {
  public:
   Walk(const PipelineShape& shape, const PipelineTimes& times, bool keep_spans)
       : shape_(shape), times_(times), keep_spans_(keep_spans), micro_batches_(shape.passes()) {
-    const auto places = static_cast<std::size_t>(shape.stages * shape.chunks);
+    const auto places = place_index(shape, {shape.stages, 0});
     SHARDWRIGHT_CHECK(times.chunks.size() == places && std::ssize(times.transfer) == shape.stages,
                       "{} durations for {} chunks, {} transfers for {} stages", times.chunks.size(),
                       places, times.transfer.size(), shape.stages);
@@ -149,13 +149,12 @@ class Walk {
   }
 
   std::size_t cell(ChunkPlace place, std::int32_t micro) const {
-    return static_cast<std::size_t>(place.stage * shape_.chunks + place.chunk) *
-               static_cast<std::size_t>(micro_batches_) +
+    return place_index(shape_, place) * static_cast<std::size_t>(micro_batches_) +
            static_cast<std::size_t>(micro);
   }
   const ChunkTimes& times_of(ChunkPlace place, std::int32_t micro) const {
     if (!times_.by_micro_batch.empty()) return times_.by_micro_batch[cell(place, micro)];
-    return times_.chunks[static_cast<std::size_t>(place.stage * shape_.chunks + place.chunk)];
+    return times_.chunks[place_index(shape_, place)];
   }
   Nanoseconds transfer_between(std::int32_t a, std::int32_t b) const {
     if (a == b) return 0;
@@ -302,7 +301,7 @@ void lengthen(PipelineResult& result, const PipelineShape& shape, const Pipeline
     for (Nanoseconds& last : stage.last_backward) last += added;
     Nanoseconds busy = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkTimes& t = times.chunks[static_cast<std::size_t>(s * shape.chunks + c)];
+      const ChunkTimes& t = times.chunks[place_index(shape, {s, c})];
       busy += t.forward + t.input_gradient + t.weight_gradient;
     }
     stage.busy += micro_batches * busy;

@@ -257,7 +257,7 @@ void make_flash_backward(const ProgramWriter& w, Op& op) {
     // The gradients of scores are written by what sums over queries and read by what sums over
     // keys (exec/cudnn/README.md).
     op.work.ordered = true;
-    op.work.bytes = 2 * 2 * op.work.m * op.work.n * op.work.n;
+    op.work.bytes = Bytes{4} * op.work.m * op.work.n * op.work.n;
   }
   op.temporary_bytes =
       w.stack().memory == MemoryManager::kStatic

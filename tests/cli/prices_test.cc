@@ -8,8 +8,6 @@
 namespace shardwright::cli {
 namespace {
 
-using profiles::PriceKind;
-
 const std::string kCatalog = std::string(SHARDWRIGHT_TEST_DATA) + "/skypilot";
 
 const Catalog& tables() {
