@@ -263,11 +263,15 @@ std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace
       handle_, description, made->b.get(), made->a.get(), made->addend.get(), made->out.get(),
       preference, kMostProductCandidates, found.data(), &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {} in {}{}: {}",
-                            p.out.rows, p.out.cols, depth_of(p),
-                            p.fp8 ? fp8_words(p.fp8) : std::string(name_of(p.a.dtype)),
-                            p.bias != nullptr ? " with a bias" : "", cublasLtGetStatusName(status)),
-                ExitCode::kFailed);
+    // "cublas_lt.rowwise_hole" of the vendors' rules.
+    const bool scales_rows = p.fp8 && p.fp8->a.scaling == kernels::Fp8Scaling::kRows;
+    throw Error(
+        fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {} in {}{}: {}{}",
+                    p.out.rows, p.out.cols, depth_of(p),
+                    p.fp8 ? fp8_words(p.fp8) : std::string(name_of(p.a.dtype)),
+                    p.bias != nullptr ? " with a bias" : "", cublasLtGetStatusName(status),
+                    scales_rows ? "; with fp8_recipe tensorwise or more tokens it has one" : ""),
+        ExitCode::kFailed);
   }
   for (int i = 0; i < count; ++i) {
     const cublasLtMatmulHeuristicResult_t& one = found[static_cast<std::size_t>(i)];

@@ -67,8 +67,9 @@ double fp8_distance(const Tensors& a, const Tensors& b) {
 class CudaFp8Training : public ::testing::TestWithParam<Fp8Gpu> {};
 
 /// What a device makes of the same operands: y, dx and dw.
-std::vector<std::vector<float>> products_on(Device& device, Fp8Recipe recipe) {
-  constexpr std::int64_t kTokens = 160, kOut = 64, kIn = 96;
+std::vector<std::vector<float>> products_on(Device& device, Fp8Recipe recipe,
+                                            std::int64_t in_features = 96) {
+  constexpr std::int64_t kTokens = 160, kOut = 64;
   const StreamId stream = device.make_stream("compute", 0);
   std::vector<std::unique_ptr<Allocation>> memory;
   const auto matrix = [&](std::int64_t rows, std::int64_t cols, DType dtype, double deviation) {
@@ -97,15 +98,16 @@ std::vector<std::vector<float>> products_on(Device& device, Fp8Recipe recipe) {
     for (std::size_t i = 0; i < count && !is_wide; ++i) wide[i] = kernels::to_float(narrow[i]);
     return wide;
   };
-  const Matrix x = matrix(kTokens, kIn, DType::kBf16, 1), w = matrix(kOut, kIn, DType::kBf16, 0.1),
+  const Matrix x = matrix(kTokens, in_features, DType::kBf16, 1),
+               w = matrix(kOut, in_features, DType::kBf16, 0.1),
                d_y = matrix(kTokens, kOut, DType::kBf16, 1e-6),
                residual = matrix(kTokens, kOut, DType::kBf16, 1),
                bias = matrix(1, kOut, DType::kBf16, 1), y = matrix(kTokens, kOut, DType::kBf16, 9),
-               d_x = matrix(kTokens, kIn, DType::kBf16, 9),
-               d_w = matrix(kOut, kIn, DType::kFp32, 1e-5);
+               d_x = matrix(kTokens, in_features, DType::kBf16, 9),
+               d_w = matrix(kOut, in_features, DType::kFp32, 1e-5);
   Model model = tiny_llama();
-  model.hidden = 96;
-  model.ffn = 96;
+  model.hidden = in_features;
+  model.ffn = in_features;
   const Fp8Workspace plan = plan_fp8_workspace(model, kTokens);
   const auto room = device.allocate(plan.size_bytes());
   Fp8Products products(plan, static_cast<std::byte*>(room->data()), recipe, device, stream);
@@ -199,6 +201,16 @@ TEST(CudaFp8, WhatAGpuDoesNotMultiplyEndsInASentence) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("cuBLASLt has no algorithm for a product of 32 "
                                                    "x 64 x 32 in fp8 e4m3 e4m3 blocks"));
   }
+}
+
+TEST(CudaFp8, NamesAnotherRecipeWhereScalesOfRowsHaveNoAlgorithm) {
+  constexpr std::int64_t kDeep = 9216;
+  use_fp8_gpu({"", 9, 0, Fp8Recipe::kRowwise});
+  EXPECT_THAT([] { products_on(*naive_device(), Fp8Recipe::kRowwise, kDeep); },
+              ThrowsMessage<Error>(
+                  AllOf(HasSubstr("160 x 64 x 9216 in fp8 e4m3 e4m3 rows"),
+                        EndsWith("with fp8_recipe tensorwise or more tokens it has one"))));
+  EXPECT_NO_THROW(products_on(*naive_device(), Fp8Recipe::kTensorwise, kDeep));
 }
 
 }  // namespace

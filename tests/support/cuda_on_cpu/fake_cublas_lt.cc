@@ -7,6 +7,7 @@
 #include <limits>
 #include <new>
 
+#include "exec/libraries/rules.h"
 #include "tests/support/cuda_on_cpu/cublasLt.h"
 #include "tests/support/cuda_on_cpu/fake_cuda.h"
 
@@ -139,6 +140,10 @@ bool fits(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaq
 }
 
 /// What the documentation of cublasLtMatmul says of fp8: sizes, layouts and scales by GPU.
+std::int64_t hole(const char* value) {
+  return shardwright::exec::libraries::rule_number("cublas_lt.rowwise_hole", value);
+}
+
 bool multiplies(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaque_t& a,
                 const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& d) {
   if (!is_fp8(a.type)) return true;
@@ -148,12 +153,12 @@ bool multiplies(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayo
   const bool tn = desc.transa == CUBLAS_OP_T && desc.transb == CUBLAS_OP_N;
   const bool both_ways = gpu.major == 10 || gpu.major == 11;
   const std::int32_t mode = desc.scale_modes[0];
-  const bool scales =
-      mode == desc.scale_modes[1] &&
-      (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F ||
-       (mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && capability == 90 && tn) ||
-       (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && capability >= 100 && tn &&
-        a.rows % 32 == 0));
+  const bool scales = mode == desc.scale_modes[1] &&
+                      (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F ||
+                       (mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && capability == 90 &&
+                        tn && !(d.cols <= hole("most_rows") && a.rows >= hole("least_depth"))) ||
+                       (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && capability >= 100 &&
+                        tn && a.rows % 32 == 0));
   return capability >= 89 && scales && (tn || both_ways) &&
          !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && a.rows % 16 == 0 &&
          a.cols % 16 == 0 && d.cols % 16 == 0 && desc.scales[0] != nullptr &&
