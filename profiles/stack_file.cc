@@ -446,6 +446,9 @@ void describe_pipeline(FieldList& fields, ParallelSoftware& parallel) {
       "stages without virtual ones wait for each exchange");
   add("transfer_sync_s", &parallel.transfer_sync_s, "s", "device idle after each blocking exchange",
       kUpToAnHour);
+  add("message_bytes_per_s", &parallel.message_bytes_per_s, "byte/s",
+      "most that a message between GPUs of a node moves; 0: what their links give",
+      between(0.0, 1e13));
   add("overlapped_interleaving", &parallel.overlapped_interleaving, "",
       "with virtual stages only who needs a transfer waits for it");
 

@@ -407,9 +407,8 @@ double RowTimes::host_s(const Observation& o) const {
 
 double RowTimes::collective_s(const Observation& o) const {
   const Costs& costs = costs_for(o.sharers);
-  return o.work.kernels * collective_of(costs.collectives, network_, profile_.cluster.gpus_per_node,
-                                        o, costs.copies_take_turns)
-                              .time_s;
+  return o.work.kernels *
+         collective_of(profile_, costs.collectives, network_, o, costs.copies_take_turns).time_s;
 }
 
 double RowTimes::alone_s(const MeasuredRow& row) const {
@@ -435,25 +434,25 @@ double RowTimes::seconds(const MeasuredRow& row) const {
   return mixed(alone_s(row), contended_s(row), share);
 }
 
-CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
-                             std::int64_t gpus_per_node, const Observation& o,
-                             double copies_take_turns) {
+CollectiveCost collective_of(const profiles::Profile& profile,
+                             const profiles::CollectiveParams& params, const NodeNetwork& network,
+                             const Observation& o, double copies_take_turns) {
   CollectiveGroup group;
   group.copies_take_turns = copies_take_turns;
   group.ranks = o.ranks;
   group.ranks_per_node = (o.ranks + o.nodes - 1) / std::max<std::int64_t>(1, o.nodes);
   if (o.nodes > 1) {
-    group.groups_per_node = std::max<std::int64_t>(1, gpus_per_node / group.ranks_per_node);
+    group.groups_per_node =
+        std::max<std::int64_t>(1, profile.cluster.gpus_per_node / group.ranks_per_node);
   }
   Collective collective = Collective::kAllGather;
   if (o.op == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
   if (o.op == OpKind::kAllReduce) collective = Collective::kAllReduce;
   if (o.op == OpKind::kBroadcast) collective = Collective::kBroadcast;
-  const double times = std::max<double>(1, o.work.kernels);
-  // A message costs what each of two ranks gathers of the other (OpCosts::transfer_s).
-  const double gathered = o.op == OpKind::kReceive ? 2 : 1;
-  return collective_cost(params, network, group, collective,
-                         gathered * static_cast<double>(o.work.bytes) / times);
+  const double bytes = static_cast<double>(o.work.bytes) / std::max<double>(1, o.work.kernels);
+  if (o.op == OpKind::kReceive)
+    return message_cost(params, network, group, bytes, profile.stack.parallel.message_bytes_per_s);
+  return collective_cost(params, network, group, collective, bytes);
 }
 
 Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredRow>& rows) {
@@ -464,8 +463,7 @@ Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredR
   for (const MeasuredRow& row : rows) {
     const Observation& o = row.operation;
     if (o.work.kind != WorkKind::kCollective) continue;
-    const CollectiveCost cost =
-        collective_of(profile.cost.collectives.values, network, profile.cluster.gpus_per_node, o);
+    const CollectiveCost cost = collective_of(profile, profile.cost.collectives.values, network, o);
     const double time = o.seconds * static_cast<double>(row.count);
     seconds += time;
     channels += time * cost.channels;

@@ -86,10 +86,10 @@ class RowTimes {
   mutable std::deque<Costs> costs_;  // made when first asked for
 };
 
-/// The collective of a row as NCCL would run it.
-CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
-                             std::int64_t gpus_per_node, const profiles::Observation& operation,
-                             double copies_take_turns = 0);
+/// The collective of a row as NCCL would run it, messages as the profile's software sends them.
+CollectiveCost collective_of(const profiles::Profile& profile,
+                             const profiles::CollectiveParams& params, const NodeNetwork& network,
+                             const profiles::Observation& operation, double copies_take_turns = 0);
 
 /// The mean over the collectives among `rows`, weighted by time; by the profile's channels when
 /// there are none.

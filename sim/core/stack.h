@@ -177,6 +177,7 @@ struct ParallelSoftware {
   double gradient_bytes = 4;       // of an accumulated gradient, per parameter
   bool blocking_transfers = true;  // stages without virtual ones wait for each exchange
   double transfer_sync_s = 0;      // device idle after each such exchange
+  double message_bytes_per_s = 0;  // most of one between GPUs of a node; 0: what links give
   bool overlapped_interleaving = true;  // with virtual stages only who needs a transfer waits
   bool overlap_grad_reduce = false;     // where the plan does not say
   bool overlap_param_gather = false;

@@ -287,6 +287,14 @@ CollectiveCost collective_cost(const CollectiveParams& params, const NodeNetwork
   return cost;
 }
 
+CollectiveCost message_cost(const CollectiveParams& params, const NodeNetwork& network,
+                            const CollectiveGroup& pair, double bytes, double most_bytes_per_s) {
+  CollectiveCost cost = collective_cost(params, network, pair, Collective::kAllGather, 2 * bytes);
+  if (most_bytes_per_s > 0 && pair.ranks_per_node > 1)
+    cost.time_s = std::max(cost.time_s, bytes / most_bytes_per_s);
+  return cost;
+}
+
 std::vector<std::optional<Nanoseconds>> network_times(const Schedule& schedule, std::int64_t stage,
                                                       const profiles::Profile& profile) {
   CostModel model(profile);

@@ -70,6 +70,11 @@ struct CollectiveCost {
 CollectiveCost collective_cost(const profiles::CollectiveParams& params, const NodeNetwork& network,
                                const CollectiveGroup& group, Collective collective, double bytes);
 
+/// A message to the other rank of a pair: what each of them gathers of the other; within a node at
+/// most `most_bytes_per_s` (ParallelSoftware), 0: without a limit.
+CollectiveCost message_cost(const profiles::CollectiveParams& params, const NodeNetwork& network,
+                            const CollectiveGroup& pair, double bytes, double most_bytes_per_s);
+
 }  // namespace shardwright::sim
 
 // What the network makes of a schedule's operations, for ranks that have none: the streams of

@@ -304,8 +304,8 @@ Sharing OpCosts::sharing(const CollectiveCost& cost) {
 }
 
 double OpCosts::transfer_s(std::int64_t stage, double bytes) const {
-  return collective_cost(profile_.cost.collectives.values, network_, layout_.transfer_group(stage),
-                         Collective::kAllGather, 2 * bytes)
+  return message_cost(profile_.cost.collectives.values, network_, layout_.transfer_group(stage),
+                      bytes, profile_.stack.parallel.message_bytes_per_s)
       .time_s;
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "exec/model_ops.h"
+#include "profiles/stack_file.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::exec::libraries {
@@ -70,6 +71,13 @@ TEST(VendorRules, MessagesStayWithinWhatCollectivesMayTake) {
   EXPECT_EQ(message_ctas(64), 8);
   EXPECT_EQ(message_ctas(6), 4) << "of six NCCL would make eight";
   EXPECT_EQ(message_ctas(1), 1);
+}
+
+TEST(VendorRules, MessagesAreAsFastAsTheirChannels) {
+  const Stack stack = profiles::load_stack("native").stack;
+  EXPECT_EQ(stack.parallel.message_bytes_per_s,
+            static_cast<double>(message_ctas(0) *
+                                rule_number("nccl.message_rate", "channel_bytes_per_s")));
 }
 
 TEST(VendorRules, RanksOfAProcessShareTheQueueOfLaunches) {

@@ -115,23 +115,34 @@ TEST(MessageObservations, CopiesOnOneGpuAreNoLinkSpeed) {
 }
 
 TEST(MessageObservations, AreCostedAsPipelinesCostThem) {
-  const profiles::Profile profile = h100();
+  constexpr double kChannels = 2e10;  // bytes/s
+  profiles::Profile profile = h100();
   for (const std::int64_t nodes : {1, 2}) {
     for (const std::int64_t bytes : {std::int64_t{1} << 14, std::int64_t{1} << 25}) {
-      MeasuredRow row;
-      row.operation.op = OpKind::kReceive;
-      row.operation.work.kind = WorkKind::kCollective;
-      row.operation.work.bytes = bytes;
-      row.operation.ranks = 2;
-      row.operation.nodes = nodes;
-      row.lowered = true;
-      const RowTimes times(profile, {});
-      OpCosts costs(profile);
-      costs.place(layout_of(plan_of(8 * nodes, 4, 2 * nodes, 4), profile.cluster));
-      EXPECT_NEAR(times.seconds(row), costs.transfer_s(nodes - 1, static_cast<double>(bytes)),
-                  1e-12);
-      EXPECT_EQ(group_of(row), profiles::CostGroup::kCollectives);
-      EXPECT_THAT(describe(row), HasSubstr("between stages"));
+      double with_links_s = 0;
+      for (const double most : {0.0, kChannels}) {
+        profile.stack.parallel.message_bytes_per_s = most;
+        MeasuredRow row;
+        row.operation.op = OpKind::kReceive;
+        row.operation.work.kind = WorkKind::kCollective;
+        row.operation.work.bytes = bytes;
+        row.operation.ranks = 2;
+        row.operation.nodes = nodes;
+        row.lowered = true;
+        const RowTimes times(profile, {});
+        OpCosts costs(profile);
+        costs.place(layout_of(plan_of(8 * nodes, 4, 2 * nodes, 4), profile.cluster));
+        const double transfer_s = costs.transfer_s(nodes - 1, static_cast<double>(bytes));
+        EXPECT_NEAR(times.seconds(row), transfer_s, 1e-12);
+        EXPECT_EQ(group_of(row), profiles::CostGroup::kCollectives);
+        EXPECT_THAT(describe(row), HasSubstr("between stages"));
+        if (most == 0) {
+          with_links_s = transfer_s;
+          continue;
+        }
+        const double channels_s = nodes == 1 ? static_cast<double>(bytes) / most : 0;
+        EXPECT_EQ(transfer_s, std::max(with_links_s, channels_s));
+      }
     }
   }
 }
