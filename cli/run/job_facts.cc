@@ -16,6 +16,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "exec/train/data/mapped_file.h"
+#include "exec/train/safetensors.h"
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 #include "sim/core/executed_plan.h"
@@ -137,6 +138,9 @@ void decide_job(RunOptions& options, const RunSettings& settings, const exec::Da
       facts.push_back({"evaluation data", fmt::format("{:08x}", data->eval->fingerprint())});
   }
   options.train.job = facts;  // a checkpoint has model and plan
+  if (options.train.weights != nullptr && options.launch.ranks > 1) {
+    facts.push_back({"crc32 of the weights", sums_of(options.train.weights->files())});
+  }
   for (exec::JobFact& fact : facts_of_config(options.config)) facts.push_back(std::move(fact));
   const auto plan = plan_to_json(options.plan);
   for (const auto& [key, value] : plan.items())
@@ -228,6 +232,13 @@ std::vector<std::string> resume_notes(const RunOptions& options, const exec::Che
     notes.push_back(fmt::format(
         "a step has {} sequences of {} tokens from here on; up to the checkpoint it had {} of {}",
         sequences_of_step(now), now.seq_len, sequences_of_step(before), before.seq_len));
+  }
+  if (now.micro_batch != before.micro_batch) {
+    notes.push_back(fmt::format(
+        "micro-batches have {} from here on, up to the checkpoint they had {}: results "
+        "are equal but for rounding{}",
+        counted(now.micro_batch, "sequence"), before.micro_batch,
+        now.numerics.precision == Precision::kFp8 ? " to fp8, whose scales they share" : ""));
   }
   if (now.feature_parts() != before.feature_parts()) {
     notes.push_back(

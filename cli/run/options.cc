@@ -85,8 +85,9 @@ void decide_tokens(RunSettings& settings, const Plan& plan) {
     if (other != nullptr) settings.fail(budget, fmt::format("left out beside --{}", other));
   }
   if (settings.text("tokens").empty()) return;
-  const std::int64_t tokens = settings.count("tokens", {1, kMostSteps << 20});
   const std::int64_t of_step = sequences_of_step(plan) * plan.seq_len;
+  const std::int64_t most = kMostSteps * std::min(of_step, std::int64_t{1} << 20);
+  const std::int64_t tokens = settings.count("tokens", {1, most});
   settings.decide("steps", fmt::format("{}", (tokens + of_step - 1) / of_step),
                   fmt::format("--tokens {}", settings.text("tokens")));
   settings.decide("tokens", "", "--steps");

@@ -377,6 +377,12 @@ std::vector<std::string> SafetensorsModel::names() const {
   return result;
 }
 
+std::vector<std::string> SafetensorsModel::files() const {
+  std::vector<std::string> paths;
+  for (const auto& file : files_) paths.push_back(file->name());
+  return paths;
+}
+
 const TensorSpec* SafetensorsModel::find(std::string_view name) const {
   const auto found = places_.find(name);
   return found == places_.end() ? nullptr : &found->second.tensor->spec;

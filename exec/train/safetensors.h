@@ -82,6 +82,7 @@ class SafetensorsFile {
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
+  const std::string& name() const { return file_; }
   const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// Null when there is none of this name.
@@ -139,6 +140,8 @@ class SafetensorsModel {
 
   /// All tensors, by name.
   std::vector<std::string> names() const;
+  /// Paths of the files that hold them.
+  std::vector<std::string> files() const;
   /// The tensor's dtype and shape; null when there is none of this name.
   const TensorSpec* find(std::string_view name) const;
   /// As SafetensorsFile::read_floats. Throws Error when there is no such tensor.

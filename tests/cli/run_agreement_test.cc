@@ -34,11 +34,12 @@ class RunAgreementTest : public RunFixture {
 class MpiAgreementTest : public RunAgreementTest {
  protected:
   /// A job of two processes, of which the second has other flags or variables.
-  ProgramResult of_two(const Words& flags, const Words& variables = {}) const {
+  ProgramResult of_two(const Words& flags, const Words& variables = {},
+                       const Words& first_flags = {}) const {
     const Words common{"--communicator", "mpi", "--steps",        "2",
                        "--overwrite",    "yes", "--rank-timeout", "20"};
     Words words{SHARDWRIGHT_MPIEXEC, "-n", "1"}, more = common;
-    for (const std::string& word : small("mpi", common)) words.push_back(word);
+    for (const std::string& word : small("mpi", joined(common, first_flags))) words.push_back(word);
     words.insert(words.end(), {":", "-n", "1"});
     for (const std::string& variable : variables) words.insert(words.end(), {"-x", variable});
     more.insert(more.end(), flags.begin(), flags.end());
@@ -70,6 +71,23 @@ TEST_F(MpiAgreementTest, RanksThatDifferAreRefusedByTheKeyBeforeTheFirstStep) {
     EXPECT_EQ(result.exit_code, 3) << one.said << result.err;
     EXPECT_THAT(result.err, HasSubstr(one.said));
     EXPECT_FALSE(std::filesystem::exists(folder_ / "mpi" / "metrics.jsonl"));
+  }
+}
+
+TEST_F(MpiAgreementTest, RanksStartFromTheSameWeights) {
+  for (const char* seed : {"1", "5"}) {
+    ASSERT_EQ(run(small(seed, {"--steps", "1", "--seed", seed})).exit_code, 0);
+  }
+  std::filesystem::copy(at("1/model"), at("copy"));
+  const Words weights{"--weights", at("1/model")};
+  for (const char* layout : {"--tp", "--pp"}) {
+    const ProgramResult others =
+        of_two({"--weights", at("5/model"), layout, "2"}, {}, joined(weights, {layout, "2"}));
+    EXPECT_EQ(others.exit_code, 3) << others.err;
+    EXPECT_THAT(others.err, HasSubstr("crc32 of the weights"));
+    const ProgramResult same =
+        of_two({"--weights", at("copy"), layout, "2"}, {}, joined(weights, {layout, "2"}));
+    EXPECT_EQ(same.exit_code, 0) << same.err;
   }
 }
 

@@ -179,6 +179,7 @@ TEST_F(RunFiles, TokensAndEpochsAreSteps) {
   };
   EXPECT_EQ(steps({"--tokens", "1k"}), "steps = 8  # --tokens 1k");
   EXPECT_EQ(steps({"--tokens", "129"}), "steps = 2  # --tokens 129");
+  EXPECT_THAT(steps({"--tokens", "9000000B"}), HasSubstr("--tokens is 9000000B"));
   const auto size = fs::file_size(folder_ / "text.txt");
   const auto sequences =
       (size - static_cast<std::uintmax_t>(0.05 * static_cast<double>(size)) - 1) / 32;

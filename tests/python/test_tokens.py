@@ -263,6 +263,8 @@ def test_what_cannot_be_trained_is_refused(folders, tmp_path):
         value = {"messages": chat, "instruction": "a", "output": "b", "prompt": "a", "completion": "b", "text": "a"}
         kept = {one: value[one], **({"output": "b"} if one == "instruction" else {"completion": "b"} if one == "prompt" else {})}
         assert f"has '{more}' beside '{one}'" in refused({**kept, more: "words"})
+    for label in (True, False):
+        assert "has 'label' true or false" in refused({"prompt": "a", "completion": "b", "label": label})
     assert "a message has a weight" in refused({"messages": [chat[0], {**chat[1], "weight": 0}]})
     (tmp_path / "table.csv").write_text("a,b\n")
     with pytest.raises(tokens.Refused, match="table.csv: expected texts"):

@@ -203,6 +203,8 @@ class Converter:
                 if value.get(key) and key not in used:
                     raise Refused(f"has '{key}' beside '{used[0]}', which says nothing of it; expected a document without it")
 
+        if isinstance(value.get("label"), bool):
+            raise Refused("has 'label' true or false, as answers to prefer and to avoid have; expected answers to imitate, without it")
         if "messages" in value:
             alone("messages", "system")
             return self.chat(system + value["messages"] if system and isinstance(value["messages"], list) else value["messages"], more)
