@@ -201,6 +201,18 @@ TEST_F(FixedSizes, WhatIsGivenIsHeldFixed) {
   }
 }
 
+TEST_F(FixedSizes, RanksThatDoNotDivideTheTokensTakeThemWhole) {
+  request.parallel.tp = 4;
+  for (const std::int64_t length : {2047, 2048}) {
+    request.seq_len = length;
+    for (const Plan& plan : not_empty(space_of(request, model, profile).plans))
+      EXPECT_EQ(plan.parallel.sequence_parallel(), length == 2048);
+  }
+  request.parallel.sp = true;
+  request.seq_len = 2047;
+  EXPECT_THAT(refusal(), HasSubstr("does not divide 2047 tokens"));
+}
+
 TEST_F(FixedSizes, WithoutABatchOneThatAllReplicasShareIsAssumed) {
   request.global_batch.reset();
   request.gpus = 96;

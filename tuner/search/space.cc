@@ -172,6 +172,8 @@ class Writer {
     p.pp = pp;
     if (pp == 1) p.pp_schedule.reset();
     if (cp == 1) p.cp_comm.reset();
+    // By default tensor ranks divide tokens, which some lengths do not allow (check_tensor).
+    if (!given_.sp && tp > 1 && plan.seq_len / cp % tp != 0) p.sp = false;
     for (const std::int64_t chunks : virtual_stages(pp)) {
       p.virtual_stages = chunks;
       for (const std::int64_t ep : expert_ranks(tp * cp * replicas)) {
