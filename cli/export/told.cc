@@ -37,8 +37,8 @@ struct Limits {
   std::optional<DType> reduce_dtype{};
   bool chunks_loss = false, offloads = false, eight_bit = false, two_buffers = false;
   std::vector<Strategy> model_parallel{};  // of model-parallel plans; empty: there are none
-  bool megatron = false;                   // of its family
-  bool whole = false;                      // takes every plan of its space
+  bool adapters_too = false;  // every plan of its space may train adapters, beside bf16 weights
+  bool whole = false;         // takes every plan of its space
 };
 
 Limits limits_of(std::string_view name, bool adapters) {
@@ -54,8 +54,10 @@ Limits limits_of(std::string_view name, bool adapters) {
         .strategies = {S::kFsdp2, S::kFsdp2NoReshard}, .layers = Layers::kAny, .chunks_loss = true};
   }
   if (name == "megatron") {
-    return {.model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp},
-            .megatron = true,
+    return {.chunks_loss = true,
+            .offloads = true,
+            .model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp},
+            .adapters_too = true,
             .whole = true};
   }
   if (name == "accelerate" && adapters) {
@@ -156,7 +158,7 @@ tuner::Request limited(const ToldFramework& framework, tuner::Request request,
              name_of(*limits.reduce_dtype));
     request.reduce_dtype = limits.reduce_dtype;
   }
-  if (!limits.chunks_loss && !limits.megatron) {
+  if (!limits.chunks_loss) {
     if (request.loss_chunks.value_or(1) > 1)
       cannot(framework, "loss_chunks", fmt::format("{}", *request.loss_chunks), "1");
     request.loss_chunks = 1;
@@ -166,9 +168,9 @@ tuner::Request limited(const ToldFramework& framework, tuner::Request request,
       cannot(framework, "buffers", fmt::format("{}", *request.buffers), "2");
     request.buffers = 2;
   }
-  if (limits.megatron && request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone)
+  if (limits.adapters_too && request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone)
     cannot(framework, "quantize", name_of(*request.parallel.quantize), "none");
-  if (request.offload == Offload::kOptimizer && !limits.offloads && !limits.megatron)
+  if (request.offload == Offload::kOptimizer && !limits.offloads)
     cannot(framework, "offload", "optimizer", "none");
   if (request.parallel.optimizer == Optimizer::kAdamw8bit && !limits.eight_bit)
     cannot(framework, "optimizer", "adamw-8bit", "adamw");
@@ -227,6 +229,26 @@ std::vector<std::string> overrides_of(const ToldFramework& framework) {
   return {};
 }
 
+namespace {
+
+/// Of Transformers' Trainer and those built on it, which have other optimizers than Accelerate.
+std::vector<tuner::AskedPlans> trainer_requests(const tuner::Request& request, const Model& model) {
+  const ToldFramework& trainer = told_framework("accelerate");
+  const Limits limits = limits_of(trainer.name, true);
+  tuner::Request one = request;
+  one.strategies = request.gpus == 1 ? std::vector<Strategy>{S::kSingle}
+                                     : common(trainer, request.strategies, limits.strategies);
+  keep_whole(trainer, one);
+  const tuner::Extent extent =
+      tuner::features_of(one).any() ? tuner::Extent::kAll : tuner::Extent::kDataAlone;
+  std::vector<tuner::AskedPlans> asked;
+  for (tuner::Request& each : recomputing(trainer, one, limits.layers, model.layers))
+    asked.push_back({std::move(each), extent});
+  return asked;
+}
+
+}  // namespace
+
 std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
                                              const tuner::Request& request, const Model& model) {
   const bool adapters = request.parallel.lora.has_value();
@@ -235,7 +257,7 @@ std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
   const bool asks = tuner::features_of(request).any() || model.is_moe();
   const bool only_one = request.gpus == 1;
   std::vector<tuner::AskedPlans> asked;
-  if (adapters && !limits.megatron) return trainer_requests(request, model);
+  if (adapters && !limits.adapters_too) return trainer_requests(request, model);
   if (limits.whole) {
     tuner::Request one = plain;
     if (!request.strategies.empty())
@@ -270,19 +292,33 @@ std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
   return asked;
 }
 
-std::vector<tuner::AskedPlans> trainer_requests(const tuner::Request& request, const Model& model) {
-  const ToldFramework& trainer = told_framework("accelerate");
-  const Limits limits = limits_of(trainer.name, true);
-  tuner::Request one = request;
-  one.strategies = request.gpus == 1 ? std::vector<Strategy>{S::kSingle}
-                                     : common(trainer, request.strategies, limits.strategies);
-  keep_whole(trainer, one);
-  const tuner::Extent extent =
-      tuner::features_of(one).any() ? tuner::Extent::kAll : tuner::Extent::kDataAlone;
-  std::vector<tuner::AskedPlans> asked;
-  for (tuner::Request& each : recomputing(trainer, one, limits.layers, model.layers))
-    asked.push_back({std::move(each), extent});
-  return asked;
+namespace {
+
+FrameworkPlan searched(const sim::Job& job, const ToldFramework& framework,
+                       const std::string& stack, std::vector<tuner::AskedPlans> asked,
+                       const FrameworkSearch& search) {
+  FrameworkPlan plan;
+  plan.framework = &framework;
+  std::vector<std::string> overrides = job.overrides;
+  for (std::string& value : overrides_of(framework)) overrides.push_back(std::move(value));
+  plan.profile = profiles::make_profile(job.cluster_file, profiles::load_stack(stack), overrides);
+  const std::int64_t gpus = asked.front().request.gpus;
+  plan.profile.cluster = filled(std::move(plan.profile.cluster), gpus);
+  plan.asked = std::move(asked);
+  tuner::SearchOptions options = search.options;
+  plan.headroom = search.headroom.value_or(sim::asked_headroom(plan.profile, gpus));
+  options.criteria.headroom = plan.headroom;
+  plan.found = tuner::best_of_requests(job.model, tuner::scenarios_of(plan.profile, search.robust),
+                                       plan.asked, options);
+  return plan;
+}
+
+}  // namespace
+
+FrameworkPlan trainer_plan(const sim::Job& job, const tuner::Request& request,
+                           const FrameworkSearch& search) {
+  return searched(job, told_framework("accelerate"), profiles::usual_fine_tuning_stack(),
+                  trainer_requests(request, job.model), search);
 }
 
 std::vector<FrameworkPlan> framework_plans(const sim::Job& job, const tuner::Request& request,
@@ -290,25 +326,18 @@ std::vector<FrameworkPlan> framework_plans(const sim::Job& job, const tuner::Req
                                            const FrameworkSearch& search) {
   std::vector<FrameworkPlan> plans;
   for (const ToldFramework* framework : frameworks) {
-    FrameworkPlan& plan = plans.emplace_back();
-    plan.framework = framework;
+    std::vector<tuner::AskedPlans> asked;
+    std::string stack;
     try {
-      std::vector<std::string> overrides = job.overrides;
-      for (std::string& value : overrides_of(*framework)) overrides.push_back(std::move(value));
-      plan.profile = profiles::make_profile(
-          job.cluster_file, profiles::load_stack(stack_of(*framework, request)), overrides);
-      plan.profile.cluster = filled(std::move(plan.profile.cluster), request.gpus);
-      plan.asked = told_requests(*framework, request, job.model);
+      stack = stack_of(*framework, request);
+      asked = told_requests(*framework, request, job.model);
     } catch (const InvalidPlan& error) {
-      plan.asked.clear();
-      plan.found.refusal = error.what();
+      FrameworkPlan& refused = plans.emplace_back();
+      refused.framework = framework;
+      refused.found.refusal = error.what();
       continue;
     }
-    tuner::SearchOptions options = search.options;
-    plan.headroom = search.headroom.value_or(sim::asked_headroom(plan.profile, request.gpus));
-    options.criteria.headroom = plan.headroom;
-    plan.found = tuner::best_of_requests(
-        job.model, tuner::scenarios_of(plan.profile, search.robust), plan.asked, options);
+    plans.push_back(searched(job, *framework, stack, std::move(asked), search));
   }
   return plans;
 }

@@ -39,9 +39,6 @@ std::vector<std::string> overrides_of(const ToldFramework& framework);
 std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
                                              const tuner::Request& request, const Model& model);
 
-/// The same for Transformers' Trainer and those built on it, which have other optimizers, too.
-std::vector<tuner::AskedPlans> trainer_requests(const tuner::Request& request, const Model& model);
-
 // The best plan of each framework, among those that it can be told (told.h).
 
 struct FrameworkPlan {
@@ -65,6 +62,11 @@ struct FrameworkSearch {
 std::vector<FrameworkPlan> framework_plans(const sim::Job& job, const tuner::Request& request,
                                            const std::vector<const ToldFramework*>& frameworks,
                                            const FrameworkSearch& search);
+
+/// Of Transformers' Trainer, on which fine-tuning runs where nobody says otherwise. Throws Error
+/// where the request holds something fixed that it has not.
+FrameworkPlan trainer_plan(const sim::Job& job, const tuner::Request& request,
+                           const FrameworkSearch& search);
 
 /// The one whose best plan has the least score; of those where nothing fits the first. Throws Error
 /// with the first refusal where none has a plan at all.

@@ -184,8 +184,7 @@ namespace {
 
 /// Flags alone move nobody to another framework as long as the usual one does what they ask for.
 bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::string& stack) {
-  const bool fine_tunes = stack == profiles::usual_fine_tuning_stack();
-  if (model.is_moe() && !fine_tunes) return false;
+  if (model.is_moe()) return false;
   Plan asked;
   take_parallelism(knobs.parallel, asked);
   const auto of_megatron = [](Strategy strategy) { return info_of(strategy).bucketed; };
@@ -206,14 +205,14 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
 #endif
   Plan plan = file.plan;
   check_task(flags.task, flags.knobs);
+  const Cluster& machine = job.cluster_file.cluster;
+  const bool fine = fine_tunes(flags.task, flags.knobs);
   if (!planned) {
-    const Cluster& cluster = job.cluster_file.cluster;
-    plan.stack = fine_tunes(flags.task, flags.knobs) && !cluster.gpu.is_processor()
-                     ? profiles::usual_fine_tuning_stack()
-                     : profiles::usual_stack(cluster);
+    plan.stack = fine && !machine.gpu.is_processor() ? profiles::usual_fine_tuning_stack()
+                                                     : profiles::usual_stack(machine);
+    if (!fine && !usual_stack_does(flags.knobs, job.model, plan.stack))
+      plan.stack = profiles::usual_model_parallel_stack();
   }
-  if (!planned && !usual_stack_does(flags.knobs, job.model, plan.stack))
-    plan.stack = profiles::usual_model_parallel_stack();
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   if (flags.node_network) {
@@ -234,7 +233,6 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   if (!planned) {
     const Cluster& cluster = job.profile.cluster;
     plan.gpus = cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;
-    const bool fine = fine_tunes(flags.task, flags.knobs);
     plan.seq_len = usual_seq_len(job.model, fine);
     if (!flags.knobs.seq_len) job.usual_length = usual_length_words(job.model, fine);
   }

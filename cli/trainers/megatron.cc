@@ -581,10 +581,10 @@ void add_pipeline(const Plan& plan, Options& out) {
   out.value("model.pipeline_model_parallel_size", p.pp);
   if (p.pp == 1) return;
   const PipelineInfo& schedule = info_of(p.schedule());
-  if (!schedule.megatron) {
-    not_in_megatron("pp_schedule", schedule.name,
-                    pipeline_schedules_with([](const PipelineInfo& i) { return i.megatron; }));
-  }
+  const auto has = [](const PipelineInfo& one) {
+    return one.id == PipelineKind::kOneForwardOneBackward || one.id == PipelineKind::kInterleaved;
+  };
+  if (!has(schedule)) not_in_megatron("pp_schedule", schedule.name, pipeline_schedules_with(has));
   if (!p.pp_layout.empty()) {
     // The layout says how many virtual stages there are.
     out.word("model.pipeline_model_parallel_layout", p.pp_layout);

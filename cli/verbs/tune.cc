@@ -102,16 +102,13 @@ class TuneVerb : public Verb {
   }
 
  private:
-  /// Frameworks that the answer has to stay in; fine-tuning is Accelerate's where nobody says.
-  std::vector<const ToldFramework*> asked_frameworks(const Model& model, bool fine) const {
+  /// Frameworks that the answer has to stay in.
+  std::vector<const ToldFramework*> asked_frameworks() const {
     std::vector<const ToldFramework*> frameworks;
     for (const std::string& name : flags_.frameworks) frameworks.push_back(&told_framework(name));
     if (!frameworks.empty() && flags_.plan.stack)
       throw Error("--for and --stack both name the framework, expected one of them.",
                   ExitCode::kUsage);
-    const bool named = flags_.plan.stack || flags_.plan.plan_file;
-    if (frameworks.empty() && !named && fine && !model.is_moe())
-      frameworks.push_back(&told_framework("accelerate"));
     return frameworks;
   }
 
@@ -126,38 +123,14 @@ class TuneVerb : public Verb {
     return search;
   }
 
-  /// The plans of the frameworks that are asked for. Where fine-tuning is Accelerate's because
-  /// nobody says otherwise, the states of its optimizer may be those of Transformers' Trainer, too:
-  /// in 8 bits, or in the host's memory.
+  /// The plans of the frameworks that are asked for. Fine-tuning is that of Transformers' Trainer
+  /// where nobody says otherwise, as other verbs predict it.
   std::vector<FrameworkPlan> told_plans(const sim::Job& job, const tuner::Request& request,
                                         bool fine, const FrameworkSearch& search) const {
-    std::vector<FrameworkPlan> plans =
-        framework_plans(job, request, asked_frameworks(job.model, fine), search);
-    if (plans.empty() || stays_told(plans)) return plans;
-    FrameworkPlan& plan = plans.front();
-    try {
-      std::vector<std::string> overrides = job.overrides;
-      for (std::string& value : overrides_of(*plan.framework))
-        overrides.push_back(std::move(value));
-      plan.asked = trainer_requests(request, job.model);
-      plan.profile = profiles::make_profile(
-          job.cluster_file, profiles::load_stack(profiles::usual_fine_tuning_stack()), overrides);
-      plan.profile.cluster = filled(std::move(plan.profile.cluster), request.gpus);
-      tuner::SearchOptions options = search.options;
-      plan.headroom = search.headroom.value_or(sim::asked_headroom(plan.profile, request.gpus));
-      options.criteria.headroom = plan.headroom;
-      plan.found = tuner::best_of_requests(
-          job.model, tuner::scenarios_of(plan.profile, search.robust), plan.asked, options);
-    } catch (const InvalidPlan&) {  // knobs that the Trainer has not, either
-      plan.asked.clear();
-    }
-    return plans;
-  }
-
-  /// Knobs of a plan that no trainer can be told are predicted all the same where none is named.
-  bool stays_told(const std::vector<FrameworkPlan>& plans) const {
-    if (plans.empty()) return false;
-    return !flags_.frameworks.empty() || !plans.front().asked.empty();
+    const bool named = !flags_.frameworks.empty() || flags_.plan.stack || flags_.plan.plan_file;
+    if (fine && !named && !job.model.is_moe() && !job.profile.cluster.gpu.is_processor())
+      return {trainer_plan(job, request, search)};
+    return framework_plans(job, request, asked_frameworks(), search);
   }
 
   tuner::Tuning answer(TuningQuestion& question, const Context& context) const {
@@ -171,7 +144,7 @@ class TuneVerb : public Verb {
     tuner::Tuning tuning;
     const std::vector<FrameworkPlan> plans =
         told_plans(job, asked, question.fine_tunes, frameworks);
-    question.told = stays_told(plans);
+    question.told = !plans.empty();
     if (!question.told) {
       const FrameworkCandidates candidates =
           candidates_of(flags_.plan, question.job, question.request);
@@ -185,9 +158,7 @@ class TuneVerb : public Verb {
       question.request = asked;
       if (tuning.advice) complete_ways(job, question, framework_search(question, limit), tuning);
     } else {
-      std::vector<const ToldFramework*> all;
-      for (const ToldFramework& framework : told_frameworks()) all.push_back(&framework);
-      std::vector<FrameworkPlan> told = framework_plans(job, asked, all, frameworks);
+      std::vector<FrameworkPlan> told = plans_of_all(job, asked, plans, frameworks);
       const bool named = question.told || flags_.plan.stack || flags_.plan.plan_file;
       const FrameworkPlan* faster = named ? nullptr : faster_framework(told, tuning.top.front());
       if (faster != nullptr) {
@@ -209,6 +180,22 @@ class TuneVerb : public Verb {
       }
     }
     return tuning;
+  }
+
+  /// Of all frameworks in their order; those that are known already are not searched again.
+  static std::vector<FrameworkPlan> plans_of_all(const sim::Job& job, const tuner::Request& request,
+                                                 const std::vector<FrameworkPlan>& known,
+                                                 const FrameworkSearch& search) {
+    std::vector<FrameworkPlan> all;
+    for (const ToldFramework& framework : told_frameworks()) {
+      const auto at = std::find_if(known.begin(), known.end(), [&](const FrameworkPlan& one) {
+        return one.framework == &framework;
+      });
+      all.push_back(at != known.end()
+                        ? *at
+                        : std::move(framework_plans(job, request, {&framework}, search).front()));
+    }
+    return all;
   }
 
   /// Some frameworks can be told what no search unasked looks at. This project's own, which has
@@ -285,8 +272,8 @@ class TuneVerb : public Verb {
     const bool fine = fine_tunes(flags_.plan.task, flags_.plan.knobs);
     const std::vector<FrameworkPlan> plans =
         told_plans(job, request, fine || request.parallel.lora, search);
-    if (stays_told(plans)) return best_of_frameworks(plans).found.best;
-    return fine ? own_answer(job, search, request) : std::nullopt;
+    if (plans.empty()) return std::nullopt;
+    return best_of_frameworks(plans).found.best;
   }
 
   /// Another optimizer makes other frameworks candidates: the plan is the best of all of them.

@@ -115,7 +115,6 @@ struct PipelineInfo {
   /// before it.
   bool memory_falls = false;
   std::string_view pytorch = {};  // its name in torch.distributed.pipelining; empty: not there
-  bool megatron = false;          // Megatron-LM has it
 
   bool takes_virtual_stages() const { return chunks == kVirtualStages; }
 };
@@ -170,12 +169,12 @@ struct ChunkPlace {
   std::int32_t chunk = 0;
   bool operator==(const ChunkPlace&) const = default;
 };
+
 /// Of a list that holds the chunks of all stages, stage after stage.
 inline std::size_t place_index(const PipelineShape& shape, ChunkPlace at) {
   const auto chunks = static_cast<std::size_t>(shape.chunks);
   return static_cast<std::size_t>(at.stage) * chunks + static_cast<std::size_t>(at.chunk);
 }
-
 
 /// The chunk whose output is this chunk's input; nothing for the chunk with the embedding.
 std::optional<ChunkPlace> previous_chunk(const PipelineShape& shape, ChunkPlace at);

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/base/words.h"
+
 namespace shardwright {
 
 enum class Strategy : std::uint8_t {
@@ -30,6 +32,8 @@ enum class Sharded : std::uint8_t { kNothing, kOptimizer, kGradients, kParameter
 
 /// Whose settings say exactly this.
 enum class Software : std::uint8_t { kNone, kDdp, kDeepSpeed, kFsdp1, kFsdp2, kYafsdp, kMegatron };
+SHARDWRIGHT_WORDS(Software, kMegatron, "one GPU", "DDP", "DeepSpeed", "FSDP1", "FSDP2", "YaFSDP",
+                  "Megatron");
 
 /// On which stacks gathered units take turns in buffers whose number the plan chooses.
 enum class Buffers : std::uint8_t { kNever, kNative, kAlways };

@@ -126,7 +126,7 @@ void add_paths(const json& value, const std::string& path, std::set<std::string>
   }
 }
 
-// A client needs one parser: only what is said of uneven experts comes and goes.
+// A client needs one parser.
 TEST(AnswerInvariants, EveryPlanIsAnsweredInTheSameKeys) {
   Invariant invariant(10);
   std::set<std::string> first;
@@ -136,7 +136,6 @@ TEST(AnswerInvariants, EveryPlanIsAnsweredInTheSameKeys) {
       const json answer = prediction_json(job, sim::predict(job.model, job.profile, plan));
       std::set<std::string> paths;
       add_paths(answer, "", paths);
-      paths.erase(".routing");
       if (first.empty()) first = paths;
       invariant.expect(paths == first, drawn.text());
       invariant.expect(answer["stages"].size() == static_cast<std::size_t>(plan.parallel.pp),
@@ -285,14 +284,29 @@ TEST(AnswerInvariants, ImportConfigSaysTheVerdictOfPredict) {
 
 // As help says, whatever the model.
 TEST(AnswerInvariants, FineTuningRunsOnItsUsualFramework) {
-  Invariant invariant(9);
-  for (const char* model : {"llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"}) {
-    for (const char* task : {"sft", "lora", "qlora"}) {
+  Invariant invariant(14);
+  const auto expect_usual = [&](const json& plan, const std::string& asked) {
+    const std::string stack = plan.at("stack");
+    invariant.expect(stack == "hf-trainer", fmt::format("{}: {}", asked, stack));
+  };
+  for (const char* task : {"sft", "lora", "qlora"}) {
+    for (const char* model : {"llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"}) {
       const json answer = predicted({"--model", model, "--cluster", "dgx-a100-80g", "--gpus", "16",
                                      "--task", task, "--strategy", "zero3"});
-      const std::string stack = answer.at("inputs").at("plan").at("stack");
-      invariant.expect(stack == "hf-trainer", fmt::format("{} {}: {}", model, task, stack));
+      expect_usual(answer.at("inputs").at("plan"), fmt::format("{} {}", model, task));
     }
+    const json bucketed = predicted({"--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--task",
+                                     task, "--strategy", "distributed-optimizer"});
+    expect_usual(bucketed.at("inputs").at("plan"), task);
+    if (std::string_view(task) == "qlora") continue;
+    VerbCall call;
+    const int code = call.run({"tune", "--model", "llama-3.2-1b", "--cluster", "rtx-4090-pcie8",
+                               "--gpus", "4", "--task", task, "--json"});
+    ASSERT_EQ(code, 0) << call.messages();
+    const json tuned = json::parse(call.results());
+    expect_usual(tuned.at("best").at("plan"), fmt::format("tune {}", task));
+    const std::string lead = tuned.at("lead");
+    EXPECT_EQ(lead.find("faster"), std::string::npos) << lead;
   }
 }
 

@@ -89,7 +89,7 @@ std::vector<std::string> model_notes(const Model& model, std::int64_t longest) {
   if (!model.dropout.empty()) {
     notes.push_back(
         fmt::format("{}: {}; dropout is not modelled, so its masks and their time are "
-                    "not in the answer",
+                    "not in the answer; run trains without it, by --dropout none",
                     model.name, model.dropout));
   }
   if (model.max_positions > 0 && longest > model.max_positions) {
@@ -181,26 +181,7 @@ std::string software_sentence(const profiles::Profile& profile) {
 
 std::string strategy_software(const Plan& plan, const Stack& stack) {
   if (stack.optimizer.bucketed) return stack.id;
-  const auto whose = [](Software software) -> std::string_view {
-    switch (software) {
-      case Software::kDdp:
-        return "DDP";
-      case Software::kDeepSpeed:
-        return "DeepSpeed";
-      case Software::kFsdp1:
-        return "FSDP1";
-      case Software::kFsdp2:
-        return "FSDP2";
-      case Software::kYafsdp:
-        return "YaFSDP";
-      case Software::kMegatron:
-        return "Megatron";
-      case Software::kNone:
-        break;
-    }
-    return "one GPU";
-  };
-  return fmt::format("{} on {}", whose(info_of(plan.strategy).software), stack.id);
+  return fmt::format("{} on {}", name_of(info_of(plan.strategy).software), stack.id);
 }
 
 std::string foreign_strategy_sentence(const std::vector<sim::Prediction>& predictions,

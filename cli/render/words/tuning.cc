@@ -99,6 +99,7 @@ std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& t
   std::string text = fmt::format("Take {} on {}: {} tokens/s, {} of {} of memory.",
                                  plan_words(p.plan), p.plan.stack, thousands(p.time.tokens_per_s),
                                  bytes(p.memory.total_bytes), bytes(p.memory.usable_bytes));
+  if (question.fine_tunes) return text;  // it stays in its framework
   std::vector<std::string> others;
   for (const FrameworkLine& line : question.frameworks) {
     const bool asked_for = line.name == "torchtitan" || line.name == "fsdp2";
