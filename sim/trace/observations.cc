@@ -245,7 +245,7 @@ class Observer {
   void read_gaps(const Lane& lane, std::int32_t rank, std::int32_t step) {
     for (std::size_t i = 1; i < lane.spans.size(); ++i) {
       const Nanoseconds gap_ns = lane.spans[i]->begin_ns - lane.spans[i - 1]->end_ns;
-      if (gap_ns >= 0) launch(lane.spans[i]->id, gap_ns, 1, rank, step);
+      if (gap_ns > 0) launch(lane.spans[i]->id, gap_ns, 1, rank, step);
     }
   }
 
@@ -274,11 +274,13 @@ class Observer {
     if (covered.size() != steps.size()) return;
     std::size_t i = 0;
     for (const auto& [step, length] : covered) {
+      const double beyond_s = steps[i++] - seconds_of(length);
+      if (beyond_s <= 0) continue;
       Observation seen;
       seen.phase = Phase::kPrepare;
       seen.work.kind = WorkKind::kHost;
       seen.work.kernels = 0;
-      seen.seconds = std::max(0.0, steps[i++] - seconds_of(length));
+      seen.seconds = beyond_s;
       seen.step = step;
       set_.observations.push_back(seen);
     }
