@@ -128,6 +128,7 @@ DataFile describe(DataKind kind, std::shared_ptr<const JsonFile> json, fs::path 
   if (!root.is_object()) root.fail("an object");
   check_schema(kind, root);
   std::string id = root.optional<std::string>("id", stem_of(path));
+  if (!is_shown(id)) root.fail("id", "a name without control characters or marks of direction");
   std::string description = root.optional<std::string>("description", "");
   return {std::move(json), std::move(path), std::move(id), std::move(description)};
 }

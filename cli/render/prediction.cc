@@ -676,7 +676,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
   add_stages(prediction, document);
   document["host"] = host_json(prediction);
   document["regime"] = name_of(prediction.regime);
-  if (prediction.routing) document["routing"] = routing_json(inputs, prediction);
+  document["routing"] = prediction.routing ? routing_json(inputs, prediction) : Json(nullptr);
   return document;
 }
 

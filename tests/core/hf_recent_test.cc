@@ -210,15 +210,19 @@ TEST(HfRecent, ListsForLayersMustAgree) {
               HasSubstr("moe_topk[3] is 1, expected 2 as in the first layer"));
 }
 
-TEST(HfRecent, PythonsInfinityCountsAsAbsent) {
+TEST(HfRecent, PythonsInfinityIsNoNumber) {
   const std::string text = small("llama", {{"_name_or_path", "NaN \\"}}).dump();
   const Model plain = parse_hf_config(text, "c.json", "tiny");
-  const Model m = parse_hf_config(text.substr(0, text.size() - 1) +
-                                      R"(, "time_step_limit": [0.0, Infinity], "rope_theta": NaN,
-                                         "least": -Infinity})",
-                                  "c.json", "tiny");
+  const Model m =
+      parse_hf_config(text.substr(0, text.size() - 1) +
+                          R"(, "time_step_limit": [0.0, Infinity], "least": -Infinity})",
+                      "c.json", "tiny");
   EXPECT_EQ(count_parameters(m).total(4), count_parameters(plain).total(4));
-  EXPECT_EQ(m.rope.theta, plain.rope.theta);
+  EXPECT_THAT(refusal_of([&] {
+                parse_hf_config(text.substr(0, text.size() - 1) + R"(, "rope_theta": NaN})",
+                                "c.json", "x");
+              }),
+              HasSubstr("rope_theta is \"NaN\", expected a number"));
   EXPECT_THAT(refusal_of([&] { parse_hf_config(R"({"vocab_size": infinity})", "c.json", "x"); }),
               HasSubstr("invalid literal"));
 }

@@ -104,6 +104,14 @@ TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
 }
 
 // A data sheet says TFLOP/s, GB/s and GB; a link is sold in Gb/s.
+TEST(DataFile, NamesAreShownNotObeyed) {
+  for (const char* id : {"a\\nb", "a\\u001b[31m", "a\\u202eb", "a\\u200bb"}) {
+    const std::string text = fmt::format(R"({{"base": "dgx-h100", "id": "{}"}})", id);
+    EXPECT_THAT(refusal_of([&] { parse_cluster(text, "mine.json"); }),
+                AllOf(HasSubstr("mine.json"), HasSubstr("id"), HasSubstr("control characters")));
+  }
+}
+
 TEST(DataFile, UnitsOfADataSheetAreErrors) {
   const auto gpu_with = [](const std::string& value) {
     return gpu_error(R"({"base": "h100-80g", )" + value + "}");

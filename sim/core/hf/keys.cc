@@ -109,7 +109,9 @@ std::string without_python_literals(std::string_view text) {
     if (literal.empty()) {
       json += c;
     } else {
-      json += "null";
+      json += '"';
+      json += literal;
+      json += '"';
       at += literal.size() - 1;
     }
   }
