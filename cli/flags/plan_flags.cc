@@ -187,9 +187,9 @@ bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::st
   if (model.is_moe()) return false;
   Plan asked;
   take_parallelism(knobs.parallel, asked);
-  const auto of_megatron = [](Strategy strategy) { return info_of(strategy).bucketed; };
+  const auto bucketed = [](Strategy strategy) { return info_of(strategy).bucketed; };
   const std::vector<Strategy>& named = knobs.strategies;
-  if (!named.empty() && std::all_of(named.begin(), named.end(), of_megatron)) return false;
+  if (!named.empty() && std::all_of(named.begin(), named.end(), bucketed)) return false;
   return beyond(asked, profiles::load_stack(stack).stack.parallel.features()).empty();
 }
 

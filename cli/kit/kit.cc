@@ -86,8 +86,8 @@ std::array<double, 2> reserved_interval(const sim::MemoryPrediction& memory) {
 }  // namespace
 
 std::string usual_trainer(const Plan& plan) {
-  const bool of_megatron = info_of(plan.strategy).bucketed;
-  if (plan.numerics.lora > 0 && !of_megatron) return "axolotl";
+  const bool bucketed = info_of(plan.strategy).bucketed;
+  if (plan.numerics.lora > 0 && !bucketed) return "axolotl";
   switch (info_of(plan.strategy).software) {
     case Software::kYafsdp:
       return "yafsdp";

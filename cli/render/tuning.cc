@@ -179,9 +179,9 @@ std::string alike_words(const TuningQuestion& question) {
   const Stack& stack = question.job.profile.stack;
   std::vector<std::string> words;
   for (const Strategy strategy : all_strategies()) {
-    const Strategy stands_for = tuner::executed_as(strategy, stack);
-    if (stands_for != strategy)
-      words.push_back(fmt::format("{} as {}", name_of(strategy), name_of(stands_for)));
+    const Strategy executed = tuner::executed_as(strategy, stack);
+    if (executed != strategy)
+      words.push_back(fmt::format("{} as {}", name_of(strategy), name_of(executed)));
   }
   if (words.empty()) return "";
   return fmt::format("The framework {} executes {}.", stack.id, fmt::join(words, ", "));

@@ -211,7 +211,7 @@ std::string gpu_of_name(const std::string& published) {
   const auto alias = std::find_if(kAliases.begin(), kAliases.end(),
                                   [&](const NameWord& word) { return word.in_name == name; });
   if (alias == kAliases.end()) return "";
-  const std::string meant(alias->stands_for);
+  const std::string meant(alias->meaning);
   return std::find(known.begin(), known.end(), meant) == known.end() ? "" : meant;
 }
 
@@ -371,7 +371,7 @@ std::string by_words(const std::string& name, std::span<const NameWord> words,
   const auto found = std::find_if(words.begin(), words.end(), [&](const NameWord& word) {
     return lower.find(word.in_name) != lower.npos;
   });
-  return std::string(found == words.end() ? otherwise : found->stands_for);
+  return std::string(found == words.end() ? otherwise : found->meaning);
 }
 
 std::string model_parallel_stack_of(const std::string& software) {

@@ -77,7 +77,7 @@ bool shares_more_than_data(const profiles::WholeRun& run);
 
 /// What a word in a published name stands for.
 struct NameWord {
-  std::string_view in_name, stands_for;
+  std::string_view in_name, meaning;
 };
 
 /// What the first of `words` that `name` holds stands for, in small letters; else `otherwise`.
