@@ -22,8 +22,6 @@
 #include "sim/core/base/error.h"
 #include "sim/core/base/json_file.h"
 
-extern char** environ;
-
 namespace shardwright::cli {
 namespace {
 

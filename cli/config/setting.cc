@@ -21,8 +21,7 @@ void flatten_json(const nlohmann::json& node, const std::string& key, const std:
   visits.enter(key, depth);
   if (node.is_object()) {
     for (const auto& [member, value] : node.items()) {
-      flatten_json(value, key.empty() ? member : key + "." + member, name, depth + 1, visits,
-                   settings);
+      flatten_json(value, key_below(key, member), name, depth + 1, visits, settings);
     }
   } else if (node.is_array()) {
     for (std::size_t i = 0; i < node.size(); ++i)
@@ -44,6 +43,10 @@ void add_setting(Settings& settings, std::string key, std::string value, const s
   check_key(key, name);
   if (value.size() > kLongestValue) value.resize(kLongestValue);
   settings.push_back({std::move(key), std::move(value)});
+}
+
+std::string key_below(const std::string& key, std::string_view member) {
+  return key.empty() ? std::string(member) : fmt::format("{}.{}", key, member);
 }
 
 void check_key(const std::string& key, const std::string& name) {

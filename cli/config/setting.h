@@ -63,6 +63,8 @@ inline constexpr std::size_t kLongestKey = 1024;
 inline constexpr std::size_t kLongestValue = 4096;  // no setting that is read has a longer one
 inline constexpr int kDeepestSetting = 64;
 
+/// "member", or "key.member" below one.
+std::string key_below(const std::string& key, std::string_view member);
 /// Throws Error where the key is too long.
 void check_key(const std::string& key, const std::string& name);
 

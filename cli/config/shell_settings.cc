@@ -271,7 +271,7 @@ class ShellReader {
 
   /// Whether the command at `i` is a word of if or case; leaves `i` at its last word.
   bool begins_branch(const std::vector<std::string>& words, std::size_t& i) {
-    const std::string word = words[i];
+    const std::string& word = words[i];
     if (word == "fi" || word == "esac") {
       branches_.end();
       if (word == "esac" && !subjects_.empty()) subjects_.pop_back();

@@ -40,9 +40,7 @@ void flatten_toml(const toml::node& node, const std::string& key, const std::str
   visits.enter(key, depth);
   if (const toml::table* table = node.as_table()) {
     for (const auto& [word, value] : *table) {
-      const std::string member(word.str());
-      flatten_toml(value, key.empty() ? member : key + "." + member, name, depth + 1, visits,
-                   settings);
+      flatten_toml(value, key_below(key, word.str()), name, depth + 1, visits, settings);
     }
   } else if (const toml::array* array = node.as_array()) {
     for (std::size_t i = 0; i < array->size(); ++i)

@@ -39,8 +39,7 @@ void flatten_yaml(const YAML::Node& node, const std::string& key, const std::str
     for (const auto& member : node) {
       const std::string word = member.first.IsScalar() ? member.first.Scalar() : "?";
       if (word == "<<") continue;
-      flatten_yaml(member.second, key.empty() ? word : key + "." + word, name, depth + 1, visits,
-                   settings);
+      flatten_yaml(member.second, key_below(key, word), name, depth + 1, visits, settings);
     }
   } else if (node.IsSequence()) {
     for (std::size_t i = 0; i < node.size(); ++i)

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "profiles/ledger/ledger_profile.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
 #include "sim/core/base/error.h"

@@ -28,7 +28,7 @@ profiles::Profile host_profile(int threads, const std::vector<std::string>& over
 }
 
 profiles::Profile virtual_profile(const std::string& network) {
-  const profiles::Profile meant = profiles::load_profile(network, "native");
+  profiles::Profile meant = profiles::load_profile(network, "native");
   if (meant.cluster.gpu.independent_streams) return meant;
   profiles::Profile profile = profiles::load_profile(kVirtualCluster, "native");
   const Gpu core = profile.cluster.gpu;
