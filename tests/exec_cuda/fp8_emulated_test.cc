@@ -207,9 +207,9 @@ TEST(CudaFp8, NamesAnotherRecipeWhereScalesOfRowsHaveNoAlgorithm) {
   constexpr std::int64_t kDeep = 9216;
   use_fp8_gpu({"", 9, 0, Fp8Recipe::kRowwise});
   EXPECT_THAT([] { products_on(*naive_device(), Fp8Recipe::kRowwise, kDeep); },
-              ThrowsMessage<Error>(
-                  AllOf(HasSubstr("160 x 64 x 9216 in fp8 e4m3 e4m3 rows"),
-                        EndsWith("with fp8_recipe tensorwise or more tokens it has one"))));
+              ::testing::ThrowsMessage<Error>(::testing::AllOf(
+                  ::testing::HasSubstr("160 x 64 x 9216 in fp8 e4m3 e4m3 rows"),
+                  ::testing::EndsWith("with fp8_recipe tensorwise or more tokens it has one"))));
   EXPECT_NO_THROW(products_on(*naive_device(), Fp8Recipe::kTensorwise, kDeep));
 }
 
