@@ -20,8 +20,7 @@
 #include "cli/render/tuning.h"
 #include "cli/render/words/plan.h"
 #include "cli/verbs/verbs.h"
-#include "profiles/ledger/ledger_profile.h"
-#include "profiles/stack_file.h"
+#include "profiles/profile.h"
 #include "sim/core/base/error.h"
 #include "sim/core/executed_plan.h"
 #include "sim/core/layout.h"
@@ -191,9 +190,11 @@ class TuneVerb : public Verb {
       const auto at = std::find_if(known.begin(), known.end(), [&](const FrameworkPlan& one) {
         return one.framework == &framework;
       });
-      all.push_back(at != known.end()
-                        ? *at
-                        : std::move(framework_plans(job, request, {&framework}, search).front()));
+      if (at != known.end()) {
+        all.push_back(*at);
+      } else {
+        all.push_back(std::move(framework_plans(job, request, {&framework}, search).front()));
+      }
     }
     return all;
   }

@@ -103,7 +103,6 @@ TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
               HasSubstr("norm is 3"));
 }
 
-// A data sheet says TFLOP/s, GB/s and GB; a link is sold in Gb/s.
 TEST(DataFile, NamesAreShownNotObeyed) {
   for (const char* id : {"a\\nb", "a\\u001b[31m", "a\\u202eb", "a\\u200bb"}) {
     const std::string text = fmt::format(R"({{"base": "dgx-h100", "id": "{}"}})", id);
@@ -112,6 +111,7 @@ TEST(DataFile, NamesAreShownNotObeyed) {
   }
 }
 
+// A data sheet says TFLOP/s, GB/s and GB; a link is sold in Gb/s.
 TEST(DataFile, UnitsOfADataSheetAreErrors) {
   const auto gpu_with = [](const std::string& value) {
     return gpu_error(R"({"base": "h100-80g", )" + value + "}");

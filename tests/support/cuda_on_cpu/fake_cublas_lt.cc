@@ -139,11 +139,12 @@ bool fits(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaq
          (a.type == b.type || (is_fp8(a.type) && is_fp8(b.type)));
 }
 
-/// What the documentation of cublasLtMatmul says of fp8: sizes, layouts and scales by GPU.
+/// Where scales of rows have no algorithm on H100.
 std::int64_t hole(const char* value) {
   return shardwright::exec::libraries::rule_number("cublas_lt.rowwise_hole", value);
 }
 
+/// What the documentation of cublasLtMatmul says of fp8: sizes, layouts and scales by GPU.
 bool multiplies(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaque_t& a,
                 const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& d) {
   if (!is_fp8(a.type)) return true;
