@@ -168,10 +168,15 @@ sanitized() {
   local preset=$1 pair programs=()
   shift
   for pair in "$@"; do programs+=("${pair%%=*}"); done
-  install_missing "${test_packages[@]}" clang libclang-rt-dev lld
-  configure "$preset"
-  build "$preset" "${programs[@]}"
+  build_sanitized "$preset" "${programs[@]}"
   scripts/test_map sanitized ${SHARDWRIGHT_RECORD:+--record} "$preset" "$@"
+}
+
+# build_sanitized PRESET PROGRAM...
+build_sanitized() {
+  install_missing "${test_packages[@]}" clang libclang-rt-dev lld
+  configure "$1"
+  build "$@"
 }
 
 # heavy_tests [FILE]: an expression for ctest of the tests that took more than three seconds of one machine's processor
