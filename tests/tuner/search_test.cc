@@ -106,11 +106,15 @@ TEST_P(SearchCase, FindsTheOptimumOfTheSpace) {
   EXPECT_EQ(best.front().score, all.best);
   EXPECT_EQ(search.counts().considered, all.plans);
   EXPECT_LT(search.counts().simulated, all.plans);  // or nothing is gained by searching
+  EXPECT_LE(search.counts().no_memory, all.plans - all.fit);
 
   options.criteria.recompute_for_speed = false;
   Search sparing(model_, scenarios_, space, options);
   const bool caches = scenarios_.front().profile.stack.memory == MemoryManager::kCachingAllocator;
   EXPECT_EQ(sparing.best(1).at(0).score, caches ? all.best_sparing : all.best);
+  if (!caches) {
+    EXPECT_EQ(sparing.counts().no_memory, all.plans - all.fit);
+  }
 }
 
 TEST_P(SearchCase, TheTenBestDifferAndAreInOrder) {
