@@ -261,10 +261,10 @@ TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {
   EXPECT_GT(waiting("0.03"), waiting("0"));
   expect_error(predict(small({"--jitter", "0.02", "--rank-jitter", "0.03"})), 2,
                "--rank-jitter is 0.03, expected at most --jitter, 0.02");
-  expect_error(predict(small({"--rank-jitter", "0.03"})), 2, "expected at most --jitter, 0");
 }
 
-TEST(Predict, OfSeveralPlansEachHasItsOwnJitter) {
+TEST(Predict, JitterIsEachPlansOwnAndRanksHaveNoneWithoutIt) {
+  expect_error(predict(small({"--rank-jitter", "0.03"})), 2, "expected at most --jitter, 0");
   const json both = predicted(small({"--strategy", "ddp,yafsdp", "--jitter", "0.03"}));
   for (const json& one : both.at("predictions"))
     EXPECT_NEAR(one.at("jitter").at("iteration_time_s"), one.at("iteration_time_s"),
