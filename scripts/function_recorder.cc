@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which functions of a program ran, for scripts/test_map, which preloads this: a program compiled
 // with -finstrument-functions calls __cyg_profile_func_enter, and writes their addresses at its end
-// to a file of the folder that the variable RECORDED_FUNCTIONS names, below its own path.
+// to a file of the folder that the variable SHARDWRIGHT_FUNCTIONS names, below its own path.
 #include <link.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ int base_of_program(dl_phdr_info* info, std::size_t, void* base) {
 }
 
 __attribute__((destructor)) void write_functions() {
-  const char* folder = std::getenv("RECORDED_FUNCTIONS");
+  const char* folder = std::getenv("SHARDWRIGHT_FUNCTIONS");
   char program[4096];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   if (folder == nullptr || length < 0) return;
