@@ -947,27 +947,8 @@ bool Search::postpones(const Candidate& of, std::int32_t step, double give_up) {
   return true;
 }
 
-std::optional<std::uint32_t> Search::with_flash_attention(std::uint32_t setting) const {
-  Plan flash = plan_of(setting);
-  if (flash.attention != AttentionKind::kEager) return std::nullopt;
-  flash.attention = AttentionKind::kFlash;
-  for (std::uint32_t other = 0; other < settings_.size(); ++other) {
-    if (settings_[other].framework == settings_[setting].framework && plan_of(other) == flash)
-      return other;
-  }
-  return std::nullopt;
-}
-
-/// How many steps plans like these recompute at least, where they fit.
-std::optional<std::int32_t> Search::layers_needed(std::uint32_t setting, std::int16_t policy) {
-  for (const std::int16_t one : {kNothing, policy}) {
-    if (const auto needed = settled(setting, one)) return needed;
-  }
-  return std::nullopt;
-}
-
-/// None is wanted of a policy when the same plan without recomputation fits, or with the attention
-/// that keeps less and so recomputes less. Otherwise the plan that is becomes a candidate.
+/// None is wanted of a policy when the same plan without recomputation fits. Otherwise the plan
+/// that is becomes a candidate.
 std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t policy,
                                             double give_up) {
   const std::uint64_t family = family_of(setting, policy);
@@ -1000,12 +981,6 @@ std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t 
         if (!judged_.try_emplace(key_of(of)).second) continue;
         ++counts_.no_memory;
       }
-    }
-  }
-  if (least.value_or(0) > 0) {
-    if (const auto flash = with_flash_attention(setting)) {
-      const std::optional<std::int32_t> needed = layers_needed(*flash, policy);
-      if (needed && *needed < *least) least.reset();
     }
   }
   if (least && first && *least != first->step) {

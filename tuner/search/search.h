@@ -211,8 +211,6 @@ class Search {
   std::optional<std::int32_t> settled(std::uint32_t setting, std::int16_t policy,
                                       double give_up = std::numeric_limits<double>::infinity());
   bool postpones(const Candidate& of, std::int32_t step, double give_up);
-  std::optional<std::int32_t> layers_needed(std::uint32_t setting, std::int16_t policy);
-  std::optional<std::uint32_t> with_flash_attention(std::uint32_t setting) const;
   std::optional<std::int32_t> first_that_fits(const Candidate& of, std::int32_t begin,
                                               std::int32_t end);
   std::optional<std::int32_t> least_that_fits(const Candidate& of, double give_up);
