@@ -732,14 +732,6 @@ class Search::Best {
     std::push_heap(queue_.begin(), queue_.end(), later_);
   }
 
-  /// Of whoever is in front without the one that is.
-  double next_key() const {
-    double key = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 1; i < std::min<std::size_t>(3, queue_.size()); ++i)
-      key = std::min(key, candidate(queue_[i]).key);
-    return key;
-  }
-
   void report(std::uint32_t i) {
     answers_.push_back(search_.found(candidate(i)));
     if (terms_.step > 0) {
@@ -753,11 +745,7 @@ class Search::Best {
   void settle() {
     const auto count = static_cast<std::uint32_t>(search_.candidates_.size());
     const std::uint32_t front = queue_.front();
-    search_.settled(candidate(front).setting, candidate(front).policy, next_key());
-    if (!search_.is_settled(candidate(front))) {  // another one asks again
-      pop();
-      search_.candidates_[front].stage = Stage::kGone;
-    }
+    search_.settled(candidate(front).setting, candidate(front).policy);
     for (auto i = count; i < search_.candidates_.size(); ++i) {
       if (is_wanted(i)) push(i);
     }
@@ -842,7 +830,6 @@ std::vector<Found> Search::pareto(const Wanted& wanted, std::size_t most, double
 
 namespace {
 
-constexpr std::int32_t kStepsAtOnce = 2;  // replayed, one for each of two threads
 constexpr std::int32_t kStepsAtEdge = 4;
 
 }  // namespace
@@ -871,86 +858,30 @@ std::optional<std::int32_t> Search::first_that_fits(const Candidate& of, std::in
   return std::nullopt;
 }
 
-/// Whether not even those plans of a policy fit that recompute most.
-bool Search::is_hopeless(const Candidate& of) {
-  const std::int32_t end = steps(of) + 1;
-  const std::int32_t edge = std::max(of.step, end - kStepsAtEdge);
-  return !first_that_fits(of, end - 1, end) && !first_that_fits(of, edge, end - 1);
-}
-
-/// What a plan that fits takes beyond what its bound says.
-Bytes Search::allocator_bytes(Candidate of, std::int32_t step) {
-  of.step = step;
-  const Bytes least =
-      evaluator(0, of.setting).least_memory(plan_of(of), family_of(of.setting, of.policy)).bytes;
-  return judged(of)->prediction.memory.total_bytes - least;
-}
-
-/// The first step of [begin, end) that fits by its bound if the allocator takes so much beyond it;
-/// `end` where none does.
-std::int32_t Search::first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond) {
-  Evaluator& own = evaluator(0, of.setting);
-  const std::uint64_t family = family_of(of.setting, of.policy);
-  while (begin < end) {
-    const std::int32_t middle = begin + (end - begin) / 2;
-    of.step = middle;
-    if (own.least_memory(plan_of(of), family).excess_bytes + beyond <= 0) {
-      end = middle;
-    } else {
-      begin = middle + 1;
-    }
-  }
-  return end;
-}
-
 /// The step that recomputes least and fits, `of` the first whose bound does. Memory falls with
 /// every layer but for what the allocator makes of it, which a few layers more or less decide:
 /// those next to the edge are replayed one by one, the others are taken to do as the edge does.
-/// Where the edge is, a plan that fits tells: the allocator takes about as much of its neighbours.
-std::optional<std::int32_t> Search::least_that_fits(const Candidate& of, double give_up) {
+std::optional<std::int32_t> Search::least_that_fits(const Candidate& of) {
   const std::int32_t begin = of.step, end = steps(of) + 1;
   if (const auto fits = first_that_fits(of, begin, begin + 1)) return fits;
-  if (begin + 1 == end || is_hopeless(of)) return std::nullopt;
-  std::int32_t low = begin + 1, found = end - 1;
-  for (Candidate at = of; at.step = found, judged(at) == nullptr;) --found;
-  std::int32_t stride = 0;  // beyond guesses that were wrong
+  std::optional<std::int32_t> some = first_that_fits(of, end - 1, end);
+  if (!some) some = first_that_fits(of, std::max(begin, end - kStepsAtEdge), end - 1);
+  if (!some) return std::nullopt;
+  std::int32_t low = begin + 1, found = *some;
   while (low < found && !stopped()) {
-    const std::int32_t edge = first_with(of, low, found, allocator_bytes(of, found));
-    const std::int32_t guess = std::min(std::max(edge, low + stride), found - 1);
-    const std::int32_t first = std::max(low, guess + 1 - kStepsAtOnce);
-    if (const auto fits = first_that_fits(of, first, guess + 1)) {
-      found = *fits;
-      if (found > first) low = found;
-      continue;
+    const std::int32_t middle = low + (found - low) / 2;
+    if (first_that_fits(of, middle, middle + 1)) {
+      found = middle;
+    } else {
+      low = middle + 1;
     }
-    low = guess + 1;
-    stride = 2 * stride + 1;
-    if (low < found && postpones(of, low, give_up)) return std::nullopt;
   }
   return first_that_fits(of, found - std::min(found - begin, kStepsAtEdge), found).value_or(found);
 }
 
-/// Whether the plan of this step, the first that may still fit, is no better than others promise to
-/// be; then it becomes a candidate, and the rest is asked again when it is in front.
-bool Search::postpones(const Candidate& of, std::int32_t step, double give_up) {
-  if (give_up == std::numeric_limits<double>::infinity()) return false;
-  Candidate open = of;
-  open.step = step;
-  const double score = evaluator(0, of.setting).simulate(plan_of(open));
-  if (score <= give_up) return false;
-  count_simulated(open);
-  open.stage = Stage::kSimulated;
-  open.key = std::max(open.key, score);
-  open.bytes =
-      evaluator(0, of.setting).least_memory(plan_of(open), family_of(of.setting, of.policy)).bytes;
-  candidates_.push_back(open);
-  return true;
-}
-
 /// None is wanted of a policy when the same plan without recomputation fits. Otherwise the plan
 /// that is becomes a candidate.
-std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t policy,
-                                            double give_up) {
+std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t policy) {
   const std::uint64_t family = family_of(setting, policy);
   if (const auto at = settled_.find(family); at != settled_.end()) return at->second;
   settled_[family] = std::nullopt;
@@ -969,12 +900,7 @@ std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t 
     Outcome aside;
     first = fewest(evaluator(0, setting), of, 1, std::numeric_limits<Bytes>::max(), aside);
     if (first) {
-      const std::size_t count = candidates_.size();
-      least = least_that_fits(*first, give_up);
-      if (!least && candidates_.size() > count) {  // postponed
-        settled_.erase(family);
-        return std::nullopt;
-      }
+      least = least_that_fits(*first);
       // Those that were not replayed are taken not to fit, since others do not.
       const std::int32_t end = least.value_or(steps(of) + 1);
       for (of.step = first->step; of.step < end && !stopped(); ++of.step) {

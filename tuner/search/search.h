@@ -208,15 +208,10 @@ class Search {
 
   // How many layers must be recomputed, where replays decide.
   bool is_settled(const Candidate& candidate) const;
-  std::optional<std::int32_t> settled(std::uint32_t setting, std::int16_t policy,
-                                      double give_up = std::numeric_limits<double>::infinity());
-  bool postpones(const Candidate& of, std::int32_t step, double give_up);
+  std::optional<std::int32_t> settled(std::uint32_t setting, std::int16_t policy);
   std::optional<std::int32_t> first_that_fits(const Candidate& of, std::int32_t begin,
                                               std::int32_t end);
-  std::optional<std::int32_t> least_that_fits(const Candidate& of, double give_up);
-  bool is_hopeless(const Candidate& of);
-  Bytes allocator_bytes(Candidate of, std::int32_t step);
-  std::int32_t first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond);
+  std::optional<std::int32_t> least_that_fits(const Candidate& of);
   void measure_shortages(const Wanted& wanted);
   std::vector<std::pair<Bytes, Candidate>> shortages_of(std::uint32_t setting);
 
