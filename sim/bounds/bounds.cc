@@ -234,7 +234,7 @@ Bounds::Bounds(const Model& model, const profiles::Profile& profile, ProgramCach
     : state_(std::make_unique<State>(model, profile, programs)) {}
 Bounds::~Bounds() = default;
 
-FamilyBounds Bounds::family(const Plan& plan) {
+std::vector<double> Bounds::least_s_of_family(const Plan& plan) {
   State& s = *state_;
   Plan edge = plan;
   edge.ckpt_layers = 0;
@@ -249,23 +249,13 @@ FamilyBounds Bounds::family(const Plan& plan) {
   const Schedule& all = recomputes ? s.all : s.none;
   const std::vector<OpCost>& all_costs = recomputes ? s.all_costs : s.none_costs;
 
-  const ClosedMemory memory(s.none, all, s.profile.stack.memory);
   const ClosedTime time(s.stretches, s.none, s.none_costs, all, all_costs);
   const std::int64_t most = recomputes ? ceil_div(s.model.layers, plan.ckpt_stride) : 0;
-  std::vector<MemoryPeak> peaks;
-  if (plan.ckpt_stride == 1 && recomputes) {
-    peaks = memory.peaks_of_prefixes();
-  } else {
-    for (std::int64_t k = 0; k <= most; ++k) peaks.push_back(memory.peak(k, plan.ckpt_stride));
-  }
-  const Bytes runtime = runtime_bytes(s.profile, plan);
   const double scale = scale_factor(s.profile, plan);
-  FamilyBounds bounds;
-  for (const MemoryPeak& peak : peaks)
-    bounds.least_bytes.push_back(runtime + least_reserved_bytes(peak, plan, s.profile.stack));
+  std::vector<double> least_s;
   for (std::int64_t k = 0; k <= most; ++k)
-    bounds.least_s.push_back(static_cast<double>(time.bound_ns(k)) * 1e-9 * scale);
-  return bounds;
+    least_s.push_back(static_cast<double>(time.bound_ns(k)) * 1e-9 * scale);
+  return least_s;
 }
 
 double Bounds::least_pipeline_s(const Plan& plan) {

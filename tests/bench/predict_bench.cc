@@ -70,9 +70,9 @@ void closed_form(benchmark::State& state, const char* stack, std::int64_t grad_a
   std::size_t i = 0;
   std::int64_t plans = 0;
   for (auto _ : state) {
-    const sim::FamilyBounds bounds = predictor.bounds().family(families[i]);
-    benchmark::DoNotOptimize(bounds.least_s.data());
-    plans += static_cast<std::int64_t>(bounds.size());
+    const std::vector<double> least_s = predictor.bounds().least_s_of_family(families[i]);
+    benchmark::DoNotOptimize(least_s.data());
+    plans += static_cast<std::int64_t>(least_s.size());
     if (++i == families.size()) i = 0;
   }
   state.SetItemsProcessed(plans);

@@ -57,7 +57,7 @@ TEST(ScheduledParallel, MegatronsOwnThreeStrategiesDifferBesideTensorParallelism
     Plan plan = plan_of(64, 2, 1, 4);
     plan.strategy = strategy;
     found.insert(predictor.predict(plan).time.iteration_s);
-    EXPECT_LE(predictor.bounds().family(plan).least_s.front(), *found.rbegin());
+    EXPECT_LE(predictor.bounds().least_s_of_family(plan).front(), *found.rbegin());
   }
   EXPECT_EQ(found.size(), 3U);
 }
@@ -91,7 +91,7 @@ TEST(ScheduledParallel, TheLeastTimeIsOne) {
         for (const std::int64_t accum : {1, 3}) {
           Plan plan = torch_plan(strategy, tp, accum);
           plan.numerics.precision = precision;
-          const double least = predictor.bounds().family(plan).least_s.front();
+          const double least = predictor.bounds().least_s_of_family(plan).front();
           const double step = predictor.predict(plan).time.iteration_s;
           EXPECT_LE(least, step) << name_of(strategy) << " tp " << tp;
           closest = std::max(closest, least / step);

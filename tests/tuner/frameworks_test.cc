@@ -83,7 +83,7 @@ TEST_P(SmallSpaces, TheBoundIsOne) {
     const sim::Prediction p = warm.predict(plan);
     const double step = p.time.iteration_s;
     ASSERT_LE(least, step * (1 + 1e-12)) << plan_text(plan);
-    ASSERT_LE(warm.least_bytes(plan, family), p.memory.total_bytes);
+    ASSERT_LE(warm.least_bytes(plan), p.memory.total_bytes);
     if (family % 5 == 0) {
       ASSERT_EQ(Simulator(small.model, small.profile()).predict(plan).time.iteration_s, step)
           << "what is kept between plans: " << plan_text(plan);

@@ -24,20 +24,11 @@ sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& 
   return predictor().predict(plan, options);
 }
 
-const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {
-  const auto [at, is_new] = families_.try_emplace(family);
-  if (is_new) at->second = predictor().bounds().family(plan);
-  return at->second;
-}
-
 double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
   if (plan.parallel.pp > 1) return predictor().bounds().least_pipeline_s(plan);
-  return bounds(plan, family).least_s[static_cast<std::size_t>(plan.ckpt_layers)];
-}
-
-Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
-  if (plan.parallel.pp > 1) return least_bytes_or_too_many(plan);
-  return bounds(plan, family).least_bytes[static_cast<std::size_t>(plan.ckpt_layers)];
+  const auto [at, is_new] = families_.try_emplace(family);
+  if (is_new) at->second = predictor().bounds().least_s_of_family(plan);
+  return at->second[static_cast<std::size_t>(plan.ckpt_layers)];
 }
 
 Bytes Simulator::least_bytes(const Plan& plan) {
@@ -108,7 +99,7 @@ Bytes Evaluator::allowed_bytes(std::size_t scenario, std::int64_t ranks) const {
 
 double Evaluator::least_score(const Plan& plan, std::uint64_t family) {
   if (criteria_.objective == Objective::kHeadroom)
-    return static_cast<double>(least_memory(plan, family).bytes);
+    return static_cast<double>(least_memory_or_too_much(plan).bytes);
   check_end();
   double worst = 0;
   for (std::size_t s = 0; s < scenarios_.size(); ++s)
@@ -130,15 +121,9 @@ Evaluator::LeastMemory Evaluator::worst_memory(const Plan& plan,
   return least;
 }
 
-Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan, std::uint64_t family) {
+Evaluator::LeastMemory Evaluator::least_memory_or_too_much(const Plan& plan) {
   return worst_memory(plan,
-                      [&](std::size_t s) { return simulators_[s].least_bytes(plan, family); });
-}
-
-bool Evaluator::may_fit(const Plan& plan) {
-  return worst_memory(plan, [&](std::size_t s) {
-           return simulators_[s].least_bytes_or_too_many(plan);
-         }).excess_bytes <= 0;
+                      [&](std::size_t s) { return simulators_[s].least_bytes_or_too_many(plan); });
 }
 
 Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan) {

@@ -49,7 +49,7 @@ struct SearchEnd {
 // All that the tuner asks of the simulator about a plan: its prediction, and what is certain of its
 // time and memory before it is predicted.
 //
-// Nothing else of the tuner knows how a plan is simulated. Bounds are kept by family, a number that
+// Nothing else of the tuner knows how a plan is simulated. Times are kept by family, a number that
 // plans share which differ only in how many layers they recompute.
 
 /// Of one thread. The model and the profile outlive it.
@@ -63,8 +63,6 @@ class Simulator {
   /// At most the time of its prediction; never less with more layers recomputed.
   double least_step_s(const Plan& plan, std::uint64_t family);
   /// At most what its prediction takes of a GPU, runtime included.
-  Bytes least_bytes(const Plan& plan, std::uint64_t family);
-  /// The same without its family.
   Bytes least_bytes(const Plan& plan);
   /// The same, or sooner less where that is too much already.
   Bytes least_bytes_or_too_many(const Plan& plan);
@@ -74,14 +72,12 @@ class Simulator {
   std::unique_ptr<sim::Predictor> give_up() { return std::move(predictor_); }
 
  private:
-  /// Of a plan with one stage.
-  const sim::FamilyBounds& bounds(const Plan& plan, std::uint64_t family);
   sim::Predictor& predictor();
 
   const Model& model_;
   const profiles::Profile& profile_;
-  std::unique_ptr<sim::Predictor> predictor_;  // made when it is first asked
-  std::unordered_map<std::uint64_t, sim::FamilyBounds> families_;
+  std::unique_ptr<sim::Predictor> predictor_;                        // made when it is first asked
+  std::unordered_map<std::uint64_t, std::vector<double>> families_;  // their least times
 };
 
 // Predictors between searches. What one has learned of a profile (programs, costs, units of
@@ -144,11 +140,9 @@ class Evaluator {
   struct LeastMemory {
     Bytes bytes = 0, excess_bytes = 0;
   };
-  LeastMemory least_memory(const Plan& plan, std::uint64_t family);
-  /// The same of a plan whose family nobody may ask about.
   LeastMemory least_memory(const Plan& plan);
-  /// Whether that leaves room, sooner.
-  bool may_fit(const Plan& plan);
+  /// The same, or sooner less where that is too much already.
+  LeastMemory least_memory_or_too_much(const Plan& plan);
   /// Score by the simulated step; memory is not judged.
   double simulate(const Plan& plan);
   Judgement judge(const Plan& plan);

@@ -164,7 +164,7 @@ bool Search::may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& 
   Candidate most = candidate;
   most.policy = static_cast<std::int16_t>(full - own.recomputations.begin());
   most.step = steps(most);
-  if (evaluator.may_fit(plan_of(most))) return true;
+  if (evaluator.least_memory_or_too_much(plan_of(most)).excess_bytes <= 0) return true;
   outcome.misfits += own.recomputes_nothing ? 1 : 0;
   for (const Recomputation& one : own.recomputations)
     outcome.misfits += own.steps(plan_of(candidate.setting), one);
@@ -239,10 +239,9 @@ void Search::bound_all() {
 
 std::optional<Search::Candidate> Search::fewest(Evaluator& evaluator, Candidate of,
                                                 std::int32_t step, Bytes limit, Outcome& outcome) {
-  const std::uint64_t family = family_of(of.setting, of.policy);
   const auto memory_at = [&](std::int32_t at) {
     of.step = at;
-    return evaluator.least_memory(plan_of(of), family);
+    return evaluator.least_memory_or_too_much(plan_of(of));
   };
   const auto beyond = [limit](const Evaluator::LeastMemory& memory) {
     return std::max(memory.excess_bytes, memory.bytes - limit);
@@ -273,7 +272,7 @@ std::optional<Search::Candidate> Search::fewest(Evaluator& evaluator, Candidate 
   of.step = high;
   of.stage = Stage::kBounded;
   of.bytes = memory.bytes;
-  of.key = std::max(of.key, evaluator.least_score(plan_of(of), family));
+  of.key = std::max(of.key, evaluator.least_score(plan_of(of), family_of(of.setting, of.policy)));
   return of;
 }
 
@@ -308,7 +307,7 @@ void Search::open_policies(Evaluator& evaluator, const Candidate& candidate, Out
 void Search::open(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) {
   if (space(candidate.setting).recomputes_nothing) {
     const Evaluator::LeastMemory memory =
-        evaluator.least_memory(plan_of(candidate.setting), family_of(candidate.setting, kNothing));
+        evaluator.least_memory_or_too_much(plan_of(candidate.setting));
     if (memory.excess_bytes <= 0) {
       Candidate nothing = candidate;
       nothing.stage = Stage::kBounded;
@@ -893,7 +892,7 @@ std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t 
   if (policy == kNothing) {
     const bool may_fit =
         space(setting).recomputes_nothing &&
-        evaluator(0, setting).least_memory(plan_of(setting), family).excess_bytes <= 0;
+        evaluator(0, setting).least_memory_or_too_much(plan_of(setting)).excess_bytes <= 0;
     if (may_fit) least = first_that_fits(of, 0, 1);
   } else {
     if (settled(setting, kNothing)) return std::nullopt;
