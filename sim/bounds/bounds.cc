@@ -253,8 +253,7 @@ std::vector<double> Bounds::least_s_of_family(const Plan& plan) {
   const std::int64_t most = recomputes ? ceil_div(s.model.layers, plan.ckpt_stride) : 0;
   const double scale = scale_factor(s.profile, plan);
   std::vector<double> least_s;
-  for (std::int64_t k = 0; k <= most; ++k)
-    least_s.push_back(static_cast<double>(time.bound_ns(k)) * 1e-9 * scale);
+  for (std::int64_t k = 0; k <= most; ++k) least_s.push_back(seconds_of(time.bound_ns(k)) * scale);
   return least_s;
 }
 

@@ -198,8 +198,10 @@ TEST(ClosedForm, APlanThatRecomputesNothingIsAFamilyOfOne) {
   Bounds& bounds = predictor.bounds();
   const std::vector<double> of_none = bounds.least_s_of_family(plan);
   EXPECT_EQ(of_none.size(), 1U);
+  const Bytes with_none = bounds.least_bytes(plan);
   plan.recompute = Recompute::kFull;
   EXPECT_NEAR(bounds.least_s_of_family(plan).front(), of_none.front(), 1e-4 * of_none.front());
+  EXPECT_EQ(bounds.least_bytes(plan), with_none);
 }
 
 TEST(ClosedForm, ImpossiblePlansAreErrors) {

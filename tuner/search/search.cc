@@ -897,7 +897,7 @@ std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t 
   } else {
     if (settled(setting, kNothing)) return std::nullopt;
     Outcome aside;
-    first = fewest(evaluator(0, setting), of, 1, std::numeric_limits<Bytes>::max(), aside);
+    first = fewest(evaluator(0, setting), of, 1, kFits, aside);
     if (first) {
       least = least_that_fits(*first);
       // Those that were not replayed are taken not to fit, since others do not.
