@@ -60,8 +60,11 @@ endfunction()
 
 # shardwright_optimize(TARGET LEVEL): how hard the compiler works on this target, unless the build is for a debugger.
 # For what costs more to compile than to run (words, files, tests); the others take the level of the build type. With g,
-# g++ takes as long as with 0, two thirds of what it takes with 1.
+# g++ takes as long as with 0, two thirds of what it takes with 1; for clang both are the same and Emscripten has no g.
 function(shardwright_optimize target level)
+  if(level STREQUAL g AND NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    set(level 1)
+  endif()
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O${level}>)
 endfunction()
 
